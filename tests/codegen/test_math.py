@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -118,6 +119,24 @@ def test_every_exponent_and_many_mantissas_in_float32(name: str) -> None:
         errors = ulps(got, exact)
         worst = int(np.argmax(errors))
         assert errors[worst] <= PROMISED[name][0], f"{name}({chunk[worst]!r}) = {got[worst]!r}"
+
+
+def test_an_exponential_that_is_zero_takes_no_longer() -> None:
+    """Masked scores of attention: instructions with results below the normal range take eight times as long."""
+    n, times = 1 << 14, list[float]()
+    run = elementwise(lambda x: Call("exp", [x]), ["float32"], "float32", n, 16)
+    memory = np.empty(2 * n + 16, np.float32)
+    first = -memory.ctypes.data // 4 % 16
+    x, y = memory[first : first + n], memory[first + n : first + 2 * n]
+    for score in (-1.0, -1e4, -math.inf):
+        x[:], spent = score, list[float]()
+        for _ in range(50):
+            since = time.perf_counter()
+            run(x, y)
+            spent.append(time.perf_counter() - since)
+        times.append(min(spent))
+        assert np.allclose(y, np.exp(score))
+    assert max(times) < 3 * times[0]
 
 
 def test_erf_stays_within_one() -> None:

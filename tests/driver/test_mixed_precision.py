@@ -162,7 +162,8 @@ def test_known_networks(build: Any, level: int) -> None:
     plain = renorm.compile(graph, opt_level=level)
     assert len(held(module)) > 5
     assert module.report.memory.arena < 0.8 * plain.report.memory.arena
-    assert len(module.report.kernels) == len(plain.report.kernels)  # nothing is copied for it
+    filled = [k for k in module.report.kernels if k.name == "pad"]  # an image of three channels
+    assert len(module.report.kernels) == len(plain.report.kernels) + len(filled)  # nothing else is copied for it
 
 
 def test_open_extents() -> None:
@@ -192,7 +193,7 @@ def products(n: Any = 2, h: Any = 30, w: Any = 22, crops: bool = True) -> Graph:
     """Products of all kinds, between a first layer of few channels and a last one. crops: also of a part of a plane,
     for which an open one may be too small."""
     g = Graph("products")
-    x = ops.relu(ops.conv(g.input("x", "float32", (n, 3, h, w)), normal(64, 3, 3, 3)))
+    x = ops.relu(ops.conv(g.input("x", "float32", (n, 3, h, w)), normal(64, 3, 3, 3), name="first"))
     x = ops.relu(ops.conv(x, normal(96, 64, 3, 3), pads=[2] * 4, dilations=(2, 2), name="padded"))
     x = ops.relu(ops.conv(x, normal(64, 96, 1, 1), strides=(2, 2), name="strided"))
     x = ops.add(x, ops.conv(x, normal(64, 64, 1, 1), name="pointwise"))
@@ -205,6 +206,53 @@ def products(n: Any = 2, h: Any = 30, w: Any = 22, crops: bool = True) -> Graph:
     x = ops.relu(ops.matmul(x, normal(32, 48), name="rows"))
     g.outputs = [ops.matmul(x, normal(48, 16), name="last")]
     return g
+
+
+@pytest.mark.parametrize("results", [2, 3, 5, 33, 255])
+@pytest.mark.parametrize(
+    ("channels", "kernel", "strides"), [(3, (9, 9), (1, 1)), (1, (2, 5), (2, 3)), (3, (7, 7), (2, 2))]
+)
+def test_images_of_few_channels_are_read_and_written(
+    channels: int, kernel: tuple[int, int], strides: tuple[int, int], results: int
+) -> None:
+    """The first layer reads them filled up; the last one has too few results for vectors, or an odd number."""
+    g = Graph("image")
+    x = ops.pad(g.input("x", "float32", (2, channels, 37, 45)), np.array([0, 0, 1, 2, 0, 0, 3, 1]), mode="reflect")
+    x = ops.relu(
+        ops.conv(x, normal(32, channels, *kernel), normal(32), pads=[1, 2, 0, 3], strides=strides, name="first")
+    )
+    g.outputs = [ops.conv(x, normal(results, 32, 3, 3), normal(results), pads=[1, 0, 1, 2], name="last")]
+    found = renorm.compile(g, precision="bfloat16", target="llvm -mcpu=sapphirerapids")
+    assert isinstance(found, CompiledModule)
+    assert {n for k in found.report.kernels if "tdpbf16ps" in found.kernel(k.name).asm for n in k.nodes} >= {
+        "first", "last",
+    }  # fmt: skip
+    module = renorm.compile(g, precision="bfloat16")
+    assert isinstance(module, CompiledModule)
+    check(module, g, np.random.default_rng(0).standard_normal((2, channels, 37, 45)).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("group", "channels", "results", "is_taken"),
+    [(32, 4, 4, True), (8, 8, 16, True), (6, 16, 16, True), (8, 24, 24, True), (2, 32, 32, True), (16, 12, 8, True),
+     (32, 2, 2, False), (3, 16, 32, True), (2, 24, 24, False)],
+)  # fmt: skip
+def test_groups_are_multiplied_where_several_are_whole_blocks(
+    group: int, channels: int, results: int, is_taken: bool
+) -> None:
+    """Sixteen times the products in the time of one; and the networks with blocks of zeros compute the same."""
+    g = Graph("groups")
+    x = ops.relu(ops.conv(g.input("x", "float32", (1, 32, 13, 18)), normal(group * channels, 32, 1, 1), name="first"))
+    w, b = normal(group * results, channels, 3, 3), normal(group * results)
+    x = ops.relu(ops.conv(x, w, b, pads=[1] * 4, strides=(1, 2), group=group, name="grouped"))
+    g.outputs = [ops.conv(x, normal(16, group * results, 1, 1))]
+    found = renorm.compile(g, precision="bfloat16", target="llvm -mcpu=sapphirerapids")
+    assert isinstance(found, CompiledModule)
+    multiplied = {n for k in found.report.kernels if "tdpbf16ps" in found.kernel(k.name).asm for n in k.nodes}
+    assert ("grouped" in multiplied) == is_taken
+    module = renorm.compile(g, precision="bfloat16")
+    assert isinstance(module, CompiledModule)
+    check(module, g, np.random.default_rng(0).standard_normal((1, 32, 13, 18)).astype(np.float32))
 
 
 PAIRS_HERE = "llvm -mcpu=cooperlake"  # others that multiply pairs can run what this one can
@@ -223,12 +271,12 @@ def needs_pairs() -> None:
     ],
 )
 def test_products_run_on_what_multiplies_bfloat16(cpu: str, instruction: str, said: str) -> None:
-    """All but the first layer, the last one, and those whose channels do not fill a register."""
+    """All but those whose channels do not fill a register."""
     module = renorm.compile(products(), precision="bfloat16", target=f"llvm -mcpu={cpu}")
     assert isinstance(module, CompiledModule)
     found = {n for k in module.report.kernels if instruction in module.kernel(k.name).asm for n in k.nodes}
-    assert found >= {"padded", "strided", "pointwise", "bordered", "cropped", "transposed", "rows"}
-    assert "last" not in found
+    assert found >= {"padded", "strided", "pointwise", "bordered", "cropped", "transposed", "rows", "last"}
+    assert ("first" in found) == (instruction == "tdpbf16ps")
     assert said in module.report.arithmetic
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.codegen.native import HOST, run_native
@@ -19,7 +20,7 @@ from renorm.core.target import Target
 from renorm.ops import schedules
 from renorm.ops.conv import Conv
 from renorm.ops.gemm import Gemm
-from renorm.ops.schedules import cpu_matrix
+from renorm.ops.schedules import cpu_matrix, paired_weights
 from renorm.targets import find
 from renorm.tir import interpret
 from renorm.tir.nodes import For, Kernel, walk
@@ -119,7 +120,7 @@ def convolutions(draw: st.DrawFn) -> Program:
     rng = np.random.default_rng(draw(whole(0, 2**32)))
     x = numbers(rng, draw(whole(1, 2)), channels, *plane)
     w = numbers(rng, results, channels, *kernel)
-    form = cpu_matrix.panels(0, 1, results, reads, AMX, kernel[1] if reads == channels else 1)
+    form = paired_weights.panels(0, 1, results, reads, AMX, kernel[1] if reads == channels else 1)
     assert form is not None
     x_blocks, y_blocks = (Blocking(((1, n),), dtype="bfloat16") for n in (reads, writes))
     bias = rng.standard_normal(results).astype(np.float32)
@@ -132,6 +133,18 @@ def test_convolutions(program: Program) -> None:
     check(program)
 
 
+@pytest.mark.parametrize(("groups", "channels", "results", "stride"), [(2, 32, 32, 1), (3, 64, 32, 2), (2, 32, 96, 1)])
+def test_groups_of_whole_blocks(groups: int, channels: int, results: int, stride: int) -> None:
+    rng = np.random.default_rng(groups)
+    x = numbers(rng, 2, groups * channels, 7, 19)
+    w = numbers(rng, groups * results, channels, 3, 3)
+    form = paired_weights.panels(0, 1, groups * results, 32, AMX)
+    assert form is not None
+    bias, blocks = rng.standard_normal(groups * results).astype(np.float32), Blocking(((1, 32),), dtype="bfloat16")
+    conv = Conv(strides=(stride, 1), pads=(1, 1, 1, 0), group=groups)
+    check(Program(conv, [x, w, bias], blocks, form, blocks, residual=stride == 1))
+
+
 @given(
     rows=st.integers(1, 70),
     depth=st.sampled_from([8, 16, 32, 40, 96]),
@@ -141,7 +154,7 @@ def test_convolutions(program: Program) -> None:
 @settings(max_examples=10, deadline=None)
 def test_products_of_matrices(rows: int, depth: int, columns: int, data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    form = cpu_matrix.panels(1, 0, columns, depth, AMX)
+    form = paired_weights.panels(1, 0, columns, depth, AMX)
     assert form is not None
     operands = [
         numbers(rng, rows, depth),

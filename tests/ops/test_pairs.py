@@ -21,7 +21,7 @@ from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.ops.conv import Conv
 from renorm.ops.gemm import Gemm
-from renorm.ops.schedules import cpu_pairs
+from renorm.ops.schedules import paired_weights
 from renorm.targets import find
 from renorm.tir import interpret
 from renorm.tir.passes import prepare
@@ -41,7 +41,7 @@ def convolutions(draw: st.DrawFn) -> Program:
     plane = (draw(whole(2 * kernel[0] - 1, 6)), draw(whole(2 * kernel[1] - 1, 35)))
     rng = np.random.default_rng(draw(whole(0, 2**32)))
     x, w = numbers(rng, draw(whole(1, 2)), channels, *plane), numbers(rng, results, channels, *kernel)
-    form = cpu_pairs.form(0, 1, results, channels, 16, ZEN)
+    form = paired_weights.vectors(0, 1, results, channels, 16, ZEN)
     assert form is not None
     blocks, bias = Blocking(((1, 16),), dtype="bfloat16"), rng.standard_normal(results).astype(np.float32)
     y = blocks if is_blocked else Blocking((), dtype="bfloat16")
@@ -64,7 +64,7 @@ def test_convolutions(program: Program) -> None:
 @settings(max_examples=8, deadline=None)
 def test_products_of_matrices(rows: int, depth: int, columns: int, data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    form = cpu_pairs.form(1, 0, columns, depth, None, ZEN)
+    form = paired_weights.vectors(1, 0, columns, depth, None, ZEN)
     assert form is not None
     operands = [numbers(rng, rows, depth), numbers(rng, depth, columns), rng.standard_normal(columns).astype("float32")]
     plain = Blocking((), dtype="bfloat16")
@@ -72,8 +72,8 @@ def test_products_of_matrices(rows: int, depth: int, columns: int, data: st.Data
 
 
 def test_weights_that_are_no_pairs_are_left_alone() -> None:
-    assert cpu_pairs.form(1, 0, 32, 33, None, ZEN) is None
-    assert cpu_pairs.form(1, 0, 8, 32, None, ZEN) is None
+    assert paired_weights.vectors(1, 0, 32, 33, None, ZEN) is None
+    assert paired_weights.vectors(1, 0, 8, 32, None, ZEN) is None
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from renorm.graph.ir import Graph, Value
 from renorm.passes import mixed_precision
 from renorm.passes.pipeline import optimize
 from renorm.runtime.report import PrecisionRecord
+from renorm.targets import find
 
 Array = np.ndarray[Any, Any]
 
@@ -39,16 +40,22 @@ def between(middle: Any) -> tuple[Graph, dict[str, PrecisionRecord]]:
     return planned(g)
 
 
-def test_first_and_last_layers_stay_float32() -> None:
+def test_what_a_result_is_the_sum_of_is_rounded_and_what_comes_to_it_is_not() -> None:
     graph, found = between(lambda y: conv(y, 16))
-    assert [(p.node, p.dtype) for p in found.values()] == [
-        ("before", "bfloat16"), ("conv", "bfloat16"), ("conv_1", "float32"),
-    ]  # fmt: skip
-    assert "no product comes after" in found["conv_1_out"].reason
+    assert [p.dtype for p in found.values()] == ["bfloat16"] * 3
     weights = [n.inputs[1] for n in graph.nodes]
     held = [interpret.narrow(w.data, "bfloat16").astype(np.float32) for w in weights if w and w.data is not None]
     kept = [bool((w.data == h).all()) for w, h in zip(weights, held) if w is not None]
-    assert kept == [False, True, True, False]  # the first reads the input, the last its float32 data
+    assert kept == [False, True, True, True]  # the first reads the input
+    g = Graph("after")
+    x, y = (conv(g.input(name, "float32", (1, 16, 40, 40)), 16) for name in "xy")
+    g.outputs = [ops.max_pool(ops.add(conv(ops.relu(ops.mul(x, y)), 16), y), kernel_shape=(2, 2))]
+    _, found = planned(g)
+    kept = {p.name: p.reason for p in found.values() if p.dtype == "float32"}
+    assert x.name not in kept
+    assert y.name in kept  # it is added after the product
+    assert all("no product comes after" in reason for reason in kept.values())
+    assert len(kept) == 2  # and what is pooled
 
 
 @pytest.mark.parametrize(
@@ -66,13 +73,43 @@ def test_what_stays_float32(middle: Any, reason: str) -> None:
     assert any(p.dtype == "bfloat16" for p in found.values())
 
 
+def test_a_sum_of_layers_that_a_norm_reads_stays_float32() -> None:
+    def of(is_sum: bool) -> dict[str, PrecisionRecord]:
+        g = Graph("rows")
+        x = ops.relu(ops.matmul(g.input("x", "float32", (1, 64, 96)), normal(96, 96)))
+        y = ops.matmul(ops.relu(ops.matmul(x, normal(96, 96))), normal(96, 96), name="sum")
+        y = ops.layer_norm(ops.add(y, x if is_sum else normal(96)), normal(96), normal(96))
+        g.outputs = [ops.matmul(ops.relu(y), normal(96, 96))]
+        return planned(g)[1]
+
+    assert [p.dtype for p in of(True).values()] == ["bfloat16", "bfloat16", "float32", "bfloat16"]
+    assert any("layers add to it" in p.reason for p in of(True).values())
+    assert {p.dtype for p in of(False).values()} == {"bfloat16"}
+
+
 def test_a_small_value_before_a_large_weight_is_worth_it() -> None:
     g = Graph("rows")
     y = ops.relu(ops.gemm(g.input("x", "float32", (1, 64)), normal(64, 1024)))
     y = ops.relu(ops.gemm(y, normal(1024, 1024)))
     g.outputs = [ops.gemm(y, normal(1024, 8))]
     _, found = planned(g)
-    assert [p.dtype for p in found.values()] == ["bfloat16", "float32"]
+    assert [p.dtype for p in found.values()] == ["bfloat16", "float32"]  # 8 columns are no large weight
+
+
+def test_an_image_is_copied_into_pairs_of_channels_where_products_pay_for_it() -> None:
+    def of(channels: int, k: int, results: int = 32, **attributes: Any) -> list[str]:
+        g = Graph("image")
+        y = conv(g.input("x", "float32", (1, channels, 64, 64)), results, k, **attributes)
+        g.outputs = [conv(ops.relu(y), 16)]
+        graph, found = planned(g, target=find("llvm -mcpu=sapphirerapids"))
+        names = [n.op.name for n in graph.nodes]
+        assert (found["pad_out"].dtype == "bfloat16") if "pad" in names else "pad_out" not in found
+        return names
+
+    filled = ["pad", "conv", "relu", "conv"]
+    assert of(3, 3) == of(3, 7, strides=(2, 2)) == of(1, 5) == filled
+    assert of(3, 3, dilations=(2, 2)) == filled[1:]  # taps of a row do not lie side by side
+    assert of(3, 1) == of(1, 3) == of(4, 3) == of(3, 3, results=1) == filled[1:]
 
 
 def test_parts_of_a_concat_are_held_as_the_whole() -> None:

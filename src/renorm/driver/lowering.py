@@ -21,11 +21,11 @@ from renorm.driver.work import work
 from renorm.expr.bounds import open_truth, taken
 from renorm.expr.nodes import Expr, OpenVar, const
 from renorm.graph import deferred, registry
+from renorm.graph.held import held_weight_dtype
 from renorm.graph.ir import Graph, Group, Node, Value
-from renorm.graph.layout import held_weight_dtype
 from renorm.graph.strided_region import strides
 from renorm.ops import schedules
-from renorm.ops.schedules import cpu_matrix, cpu_pairs
+from renorm.ops.schedules import paired_weights
 from renorm.runtime.report import WorkRecord
 from renorm.te.mirror import Mirror
 from renorm.te.tensor import producers_first
@@ -304,9 +304,7 @@ def _weight_form(node: Node, index: int, value: Value, target: Target) -> Blocki
         return Blocking((), dtype=dtype) if dtype else None
     data = node.inputs[0]
     summed = node.op.summed_axis(index, node.operand_types())
-    if dtype and data is not None and (panels := cpu_matrix.panels_of(node, index, data.layout, machine)):
-        return panels
-    if dtype and data is not None and (pairs := cpu_pairs.pairs_of(node, index, data.layout, machine)):
+    if dtype and data is not None and (pairs := paired_weights.held(node, index, data.layout, machine)):
         return pairs
     cuts = [(axis, machine.lanes(4))]
     if data is not None and data.layout is not None and data.layout.axis is not None and summed is not None:

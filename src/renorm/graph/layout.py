@@ -11,13 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from renorm.core import dtypes
 from renorm.core.dims import Shape, format_shape
-
-if TYPE_CHECKING:
-    from renorm.graph.ir import Node
 
 
 @dataclass(frozen=True)
@@ -50,23 +46,6 @@ class Layout:
         """As the text of a graph has it."""
         blocks = [] if self.axis is None else [f"blocked({self.axis}, {self.lanes})"]
         return " ".join([*blocks, *([f"as {dtypes.short(self.dtype)}"] if self.dtype else [])])
-
-
-def held_weight_dtype(node: Node, index: int) -> str | None:
-    """Return in which dtype memory holds operand `index` of a node, where that is a constant weight of a sum of
-    products: as the data that it is multiplied with; None: in its own."""
-    data, weight = node.inputs[0], node.inputs[index]
-    if (
-        not node.op.is_product
-        or node.op.magnifies_weights
-        or data is None
-        or data.layout is None
-        or data.layout.dtype is None
-    ):
-        return None
-    if weight is None or not weight.is_constant or weight.dtype != "float32":
-        return None
-    return data.layout.dtype if node.op.channel_axis(index, node.operand_types()) is not None else None
 
 
 class Accepts(Enum):

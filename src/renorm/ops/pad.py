@@ -85,6 +85,8 @@ class Pad(Movement):
     def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
         x = node.inputs[0]
         assert x is not None
+        if index is None and x.shape[1] != node.output.shape[1] == lanes:
+            return Accepts.EITHER  # a block is all channels
         return Accepts.ALIKE if index in (None, 0) and x.shape[1] == node.output.shape[1] else Accepts.ROW_MAJOR
 
     def reference(self, x: Any, pads: Any, value: Any, axes: Any) -> Any:

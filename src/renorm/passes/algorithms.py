@@ -24,7 +24,7 @@ from renorm.graph.layout import Layout
 from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite
 from renorm.ops.conv import Conv
 from renorm.ops.conv_transpose import ConvTranspose
-from renorm.ops.schedules import cpu_pairs
+from renorm.ops.schedules import paired_weights
 from renorm.ops.shared.filtering import has_points, points
 from renorm.ops.shared.tiled import Tiled
 from renorm.ops.shared.winograd_weight import TransformedWeight
@@ -238,7 +238,7 @@ def _speed(node: Node, context: Context) -> float:
     lanes = target.lanes(4)
     data = Layout(1, lanes, context.precision)
     is_blocked = data.refuses(x.shape) is None and data.refuses(node.output.shape) is None
-    return 2.0 if is_blocked and cpu_pairs.pairs_of(node, 1, data, target) else 1.0
+    return 2.0 if is_blocked and paired_weights.held(node, 1, data, target) else 1.0
 
 
 def tiles(kernel: tuple[int, ...], strides: tuple[int, ...]) -> list[tuple[int, int]]:

@@ -17,7 +17,7 @@ from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.layout import Accepts, Layout
-from renorm.ops.schedules import blocks, cpu_matrix
+from renorm.ops.schedules import blocks, paired_weights
 from renorm.passes.context import Context
 
 _DTYPES = ("float32", "float16", "bfloat16")  # what is computed in float32, whose lanes blocks have
@@ -69,10 +69,13 @@ def _of_a_matrix_unit(values: Sequence[Value], context: Context) -> Iterator[Lay
     if unit is None or context.precision != "bfloat16":
         return
     yield Layout(1, unit.depth)
-    channels = {v.shape[1] for v in values if v.rank > 2 and _is_rounded(v)}
-    for n in sorted(n for n in channels if isinstance(n, int)):
-        if n % machine.lanes(4) and n % 2 == 0 and n >= cpu_matrix.FEWEST:
-            yield Layout(1, n)
+    rounded = [v for v in values if v.rank > 2 and _is_rounded(v)]
+    for n in sorted({n for v in rounded if isinstance(n := v.shape[1], int)}):
+        if n % machine.lanes(4) == 0 or n % 2:
+            continue
+        layout, alike = Layout(1, n), (u for v in rounded if v.shape[1] == n for u in v.readers)
+        if n >= paired_weights.FEWEST or any(_is_multiplied(u, layout, context) for u in alike):
+            yield layout
 
 
 class Regions:
@@ -87,6 +90,7 @@ class Regions:
         layout: Layout,
         elementwise: Collection[Node] = (),
     ):
+        self._context = context
         target, claimed = context.target, {name for claim in context.claims for name in claim.nodes}
         self._above: dict[Value, Value] = {}
         self._refused: set[Value] = set()  # and with them their regions
@@ -131,7 +135,9 @@ class Regions:
             return Accepts.ALIKE
         if self._is_ragged and node.op.values.get("group", 1) != 1:
             return Accepts.ROW_MAJOR  # channels that are summed by themselves are vectors
-        return blocks.accepts(node, index, self._layout.lanes)
+        accepts = blocks.accepts(node, index, self._layout.lanes)
+        is_data = index == 0 and accepts is Accepts.ROW_MAJOR
+        return Accepts.EITHER if is_data and _is_multiplied(node, self._layout, self._context) else accepts
 
     def _find(self, v: Value) -> Value:
         self._above.setdefault(v, v)
@@ -139,6 +145,17 @@ class Regions:
             self._above[v] = self._above[self._above[v]]
             v = self._above[v]
         return v
+
+
+def _is_multiplied(node: Node, layout: Layout, context: Context) -> bool:
+    """Return whether a matrix unit multiplies the data of a node, in blocks, with weights, whose results may be too few
+    for vectors of them."""
+    machine, x = context.target.machine_target, node.inputs[0]
+    if x is None or not _is_rounded(x) or node.op.scheduled_as != "convolution" or not machine.has_tiles:
+        return False
+    if layout.refuses(x.shape) is not None or node.op.values.get("group", 1) != 1:
+        return False
+    return paired_weights.held(node, 1, replace(layout, dtype=x.held_dtype), machine) is not None
 
 
 def is_foreign(node: Node, target: Target) -> bool:

@@ -37,6 +37,7 @@ from renorm.passes.common_subexpressions import ShareCommon
 from renorm.passes.constants import FixStaticOperands, FoldConstants
 from renorm.passes.context import Context, Pass, check_keep
 from renorm.passes.dead_code import RemoveDeadCode
+from renorm.passes.filled_channels import FillChannels
 from renorm.passes.fuse import Fuse, OneNodePerKernel
 from renorm.passes.layouts import ChooseLayouts
 from renorm.passes.mixed_precision import ChoosePrecision, arithmetic
@@ -79,6 +80,7 @@ KERNELS: list[tuple[int, Pass]] = [
     (1, FoldConstants()),
     (1, ShareCommon()),
     (0, RemoveDeadCode()),  # at every level: a kernel whose result nobody reads has nothing to write
+    (3, FillChannels()),
     (3, ChooseAlgorithms()),
     (3, StatisticsOfTiles()),
     (3, ShareCommon()),  # the same weight, transformed for several

@@ -25,8 +25,9 @@ from renorm.core.errors import RenormError
 from renorm.core.lazy import cached_property
 from renorm.core.tolerance import AMPLITUDE, Movements, tolerance
 from renorm.graph import interpret
+from renorm.graph.held import held_weight_dtype
 from renorm.graph.ir import Graph, Node, Value
-from renorm.graph.layout import Layout, held_weight_dtype
+from renorm.graph.layout import Layout
 from renorm.graph.op import Fusion
 from renorm.ops.shared.window import Windowed
 

@@ -18,6 +18,7 @@ from renorm import te
 from renorm.core.machine import Machine, MatrixUnit
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, cpu_matrix, cpu_reduction, structure
+from renorm.ops.schedules.paired_weights import terms_at_once
 from renorm.ops.shared.attending_in_pairs import PANEL
 from renorm.ops.shared.tags import DOTS, KEYS, MIXED, POWERS, QUERIES, VALUES
 
@@ -82,7 +83,7 @@ def _multiply(s: te.Schedule, t: te.Tensor, target: Target, at: tuple[te.Tensor,
     *_, row, column = s[sums].op.axis
     unit = Machine.of(target).matrix or MatrixUnit()
     (summed,) = s[sums].op.reduce_axis
-    rounds, summed = s[sums].split(summed, factor=cpu_matrix.terms_at_once(summed.extent, unit))
+    rounds, summed = s[sums].split(summed, factor=terms_at_once(summed.extent, unit))
     pair, part = s[sums].split(summed, factor=2)
     s[sums].reorder(rounds, row, column, pair, part)
     s[sums].tensorize(row)

@@ -16,101 +16,32 @@ from collections.abc import Sequence
 from math import inf, prod
 
 from renorm import te
-from renorm.core.dims import is_static, static
 from renorm.core.dtypes import itemsize
 from renorm.core.machine import Machine, MatrixUnit
 from renorm.core.target import Target
-from renorm.expr.nodes import Binary, Load, Reduce
-from renorm.graph.ir import Node
-from renorm.graph.layout import Layout
-from renorm.ops.schedules import cpu_injective, products, structure
+from renorm.ops.schedules import cpu_injective, paired_weights, products, structure
+from renorm.ops.schedules.paired_weights import terms_at_once
 from renorm.ops.schedules.tiles import parts
 from renorm.topi import layout
 from renorm.topi.layout import Blocking
 
 STRIPS, ROWS = 8, 8  # of a plane for threads to share, and of one strip, beside which a border of padding is little
-FEWEST = 8  # channels, and terms of a sum, that are worth an instruction for 16 and 32
-
-
-def panels(axis: int, summed: int, channels: int, block: int, target: Target, taps: int = 1) -> Blocking | None:
-    """Return how memory holds constant weights that the matrix unit multiplies, None where it does not take them.
-
-    axis: of the channels of the result; summed: that which is summed over; block: how many of its elements lie side by
-    side in the data; taps: of a row of a window, which do so too where a block is all of these elements."""
-    unit = Machine.of(target).matrix
-    if (
-        unit is None
-        or channels < FEWEST
-        or channels % 2
-        or block % 2
-        or max(terms_at_once(block, unit), terms_at_once(block * taps, unit)) < FEWEST
-    ):
-        return None
-    pairs = block // 2 if block * taps < unit.depth or taps > 1 else terms_at_once(block, unit) // 2
-    return Blocking(((summed, pairs), (axis, min(channels, unit.side * unit.columns)), (summed, 2)), axis, "bfloat16")
-
-
-def terms_at_once(terms: int, unit: MatrixUnit) -> int:
-    """Return how many of so many terms, side by side, one instruction sums: an even number that divides them; 0 where
-    there is none."""
-    return next((d for d in range(unit.depth, 0, -2) if terms % d == 0), 0)
-
-
-def panels_of(node: Node, index: int, layout: Layout | None, target: Target) -> Blocking | None:
-    """Return how memory holds the constant weight of a node, operand `index`, for the matrix unit; None where that does
-    not multiply it. layout: of the data, which memory holds in bfloat16."""
-    types, weight = node.operand_types(), node.inputs[index]
-    axis, is_blocked = node.op.channel_axis(index, types), layout is not None and layout.axis == 1
-    summed = node.op.summed_axis(index, types) if is_blocked else node.op.rows_axis(index, types)
-    shape = node.output.shape
-    planes = shape[2:] if is_blocked else shape[-2:-1]
-    is_dilated = any(d > 1 for d in node.op.values.get("dilations") or ())
-    if node.op.scheduled_as not in products.SCHEDULES or (
-        is_dilated and node.op.scheduled_as == "transposed_convolution"
-    ):
-        return None
-    if axis is None or summed is None or weight is None or layout is None or not is_static((*weight.shape, *planes)):
-        return None
-    is_ragged = weight.shape[axis] % target.lanes(4) if isinstance(weight.shape[axis], int) else 0
-    if is_ragged and node.op.scheduled_as == "transposed_convolution":
-        return None
-    channels, depth, *window = static([weight.shape[axis], weight.shape[summed], *weight.shape[2:]])
-    is_whole = is_blocked and layout.lanes == depth and node.op.scheduled_as == "convolution" and not is_dilated
-    return panels(axis, summed, channels, layout.lanes if is_blocked else depth, target, window[-1] if is_whole else 1)
 
 
 def takes(main: te.Tensor, target: Target) -> bool:
     """Return whether a sum of products runs on the matrix unit: of weights in panels and of bfloat16 in memory, over
     which no condition stands."""
-    body = main.op.body if isinstance(main.op, te.ComputeOp) else None
-    if not target.has_tiles or not isinstance(body, Reduce) or body.condition is not None:
+    found = paired_weights.factors(main) if target.has_tiles else None
+    if found is None or not paired_weights.lies_in_panels(found[1]) or structure.condition(main) is not None:
         return False
-    match body.value:
-        case Binary(op="*", a=Load() as x, b=Load() as w):
-            forms = _form(x), _form(w)
-            return all(f is not None and f.dtype == "bfloat16" for f in forms) and weights_of(main) is not None
-        case _:
-            return False
-
-
-def weights_of(main: te.Tensor) -> Blocking | None:
-    """Return the form of the weights of a product, where they lie in panels."""
-    forms = (form for x in structure.reads(main) if (form := _form(x)) is not None)
-    return next((f for f in forms if len(f.cuts) == 3 and f.cuts[2] == (f.cuts[0][0], 2)), None)
-
-
-def _form(load: Load) -> Blocking | None:
-    """Return how memory holds what is read, itself or by way of the weights of phases."""
-    t = load.source
-    if isinstance(t, te.Tensor) and t.op.tag == "weight":
-        return next((form for x in structure.reads(t) if (form := _form(x)) is not None), None)
-    return layout.form_of(t) if isinstance(t, te.Tensor) else None
+    form = paired_weights.read(found[0])
+    return form is not None and form.dtype == paired_weights.DTYPE
 
 
 def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -> te.IterVar | None:
     """Schedules a sum that the unit `takes`, whose elements are finished in `tail`: main itself, or an elementwise
     stage after it. Gives the loop over strips of pixels, where all channels of one are computed together."""
-    weights = weights_of(main)
+    weights = paired_weights.of(main)
     assert weights is not None
     width = weights.cuts[1][1]
     is_matmul = main.op.tag == "matmul"
@@ -162,7 +93,7 @@ def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -
     tensorize(s, main, accumulators, weights, pixels[-2:], channel, target)
     if len(around) and not target.spare:
         for x in structure.reads(accumulators):
-            if _form(x) is weights and isinstance(x.source, te.Tensor):
+            if paired_weights.read(x) is weights and isinstance(x.source, te.Tensor):
                 s[accumulators].prefetch(layout.source(x.source), panel, 1)
     return around_tiles[-len(rounds) - 1] if rounds else None
 

@@ -15,7 +15,16 @@ from math import prod
 
 from renorm import te
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_convolution, cpu_injective, cpu_matrix, cpu_pairs, products, structure, tiles
+from renorm.ops.schedules import (
+    cpu_convolution,
+    cpu_injective,
+    cpu_matrix,
+    cpu_pairs,
+    paired_weights,
+    products,
+    structure,
+    tiles,
+)
 from renorm.topi import layout
 
 PANEL = 8192  # vectors of weights that stay in the second-level cache beside what else passes through it
@@ -96,7 +105,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     depth = sum(_depth(main, phased) for main in mains)
     channels, groups = mains[0].shape[1], products.groups_of(mains[0])
     over_channels = products.fills_vectors(channels, groups, lanes)
-    weights = cpu_matrix.weights_of(mains[0]) if all(cpu_matrix.takes(t, target) for t in mains) else None
+    weights = paired_weights.of(mains[0]) if all(cpu_matrix.takes(t, target) for t in mains) else None
     if weights is not None:
         height, length = cpu_matrix.choose(rows_columns, weights.cuts[1][1], target)
         tile, over_channels = PhaseTile(height, length, weights.cuts[1][1] // lanes, 1), True

@@ -48,6 +48,11 @@ def body(t: te.Tensor) -> Expr:
     return e.value if isinstance(e, Reduce) else e
 
 
+def condition(t: te.Tensor) -> Expr | None:
+    """Return which terms of a reduction count, where not all do."""
+    return t.op.body.condition if isinstance(t.op, te.ComputeOp) and isinstance(t.op.body, Reduce) else None
+
+
 def reads(t: te.Tensor) -> list[Load]:
     """Loads in the expression of one element."""
     return loads(body(t))

@@ -1,0 +1,16 @@
+"""In which dtype memory holds what a node reads, besides what values say themselves (`Value.held_dtype`)."""
+
+from __future__ import annotations
+
+from renorm.graph.ir import Node
+
+
+def held_weight_dtype(node: Node, index: int) -> str | None:
+    """Return in which dtype memory holds operand `index` of a node, where that is a constant weight of a sum of
+    products: as the data that it is multiplied with; None: in its own."""
+    data, weight = node.inputs[0], node.inputs[index]
+    if not node.op.is_product or node.op.magnifies_weights or data is None or data.held_dtype == data.dtype:
+        return None
+    if weight is None or not weight.is_constant or weight.dtype != "float32":
+        return None
+    return data.held_dtype if node.op.channel_axis(index, node.operand_types()) is not None else None

@@ -1,0 +1,122 @@
+"""CPU: how memory holds constant weights whose products are of pairs of bfloat16, and which sums read such weights.
+
+    panels    [channels / w, ..., summed / 2k, k, w, 2]     rows of a matrix unit's registers, w of up to 32 channels
+    vectors   [channels / v, ..., summed / 2k, k, v, 2]     v of a vector register; without k where data has no blocks
+
+A pair is two neighbours of what is summed over. Everything else about a kernel says its schedule: `cpu_matrix` where
+weights lie in panels, `cpu_pairs` where they lie in vectors.
+"""
+
+from __future__ import annotations
+
+from renorm import te
+from renorm.core.dims import is_static, static
+from renorm.core.machine import Machine, MatrixUnit
+from renorm.core.target import Target
+from renorm.expr.nodes import Binary, Expr, Load, Reduce
+from renorm.graph.ir import Node
+from renorm.graph.layout import Layout
+from renorm.ops.schedules import structure
+from renorm.ops.schedules.products import SCHEDULES
+from renorm.topi import layout
+from renorm.topi.layout import Blocking
+
+DTYPE = "bfloat16"
+FEWEST = 8  # channels, and terms of a sum, that are worth an instruction for 16 and 32
+
+
+def held(node: Node, index: int, data: Layout | None, target: Target) -> Blocking | None:
+    """Return how memory holds the constant weight of a node, operand `index`, for products of pairs; None where there
+    are none. data: how memory holds what it is multiplied with, in bfloat16."""
+    machine = Machine.of(target)
+    if node.op.scheduled_as not in SCHEDULES or data is None or (machine.matrix is None and not machine.pairs):
+        return None
+    types, weight, is_blocked = node.operand_types(), node.inputs[index], data.axis == 1
+    axis = node.op.channel_axis(index, types)
+    summed = node.op.summed_axis(index, types) if is_blocked else node.op.rows_axis(index, types)
+    groups = node.op.values.get("group", 1)
+    if groups > 1 and is_blocked and machine.matrix is not None and node.op.scheduled_as == "convolution":
+        summed = 1  # whole blocks of channels, or the unit does not take them
+    if axis is None or summed is None or weight is None or not is_static(weight.shape):
+        return None
+    channels, depth, *window = static([weight.shape[axis], weight.shape[summed], *weight.shape[2:]])
+    if machine.matrix is None:
+        return vectors(axis, summed, channels, depth, data.lanes if is_blocked else None, target)
+    if groups > 1 and (depth % data.lanes or channels // groups % (machine.matrix.side * machine.matrix.columns)):
+        return None
+    is_transposed = node.op.scheduled_as == "transposed_convolution"
+    is_dilated = any(d > 1 for d in node.op.values.get("dilations") or ())
+    if is_transposed and (is_dilated or channels % target.lanes(4)):
+        return None
+    if not is_static(node.output.shape[2:] if is_blocked else node.output.shape[-2:-1]):
+        return None  # rows of a register have no conditions
+    is_whole = (
+        is_blocked and data.lanes == depth and groups == 1 and node.op.scheduled_as == "convolution" and not is_dilated
+    )
+    return panels(axis, summed, channels, data.lanes if is_blocked else depth, target, window[-1] if is_whole else 1)
+
+
+def panels(axis: int, summed: int, channels: int, block: int, target: Target, taps: int = 1) -> Blocking | None:
+    """Return how memory holds constant weights that the matrix unit multiplies, None where it does not take them.
+
+    axis: of the channels of the result; summed: that which is summed over; block: how many of its elements lie side by
+    side in the data; taps: of a row of a window, which do so too where a block is all of these elements."""
+    unit = Machine.of(target).matrix
+    if unit is None or channels < 2 or block % 2:
+        return None
+    if max(terms_at_once(block, unit), terms_at_once(block * taps, unit)) < FEWEST:
+        return None
+    pairs = block // 2 if block * taps < unit.depth or taps > 1 else terms_at_once(block, unit) // 2
+    return Blocking(((summed, pairs), (axis, min(channels, unit.side * unit.columns)), (summed, 2)), axis, DTYPE)
+
+
+def terms_at_once(terms: int, unit: MatrixUnit) -> int:
+    """Return how many of so many terms, side by side, one instruction sums: an even number that divides them; 0 where
+    there is none."""
+    return next((d for d in range(unit.depth, 0, -2) if terms % d == 0), 0)
+
+
+def vectors(axis: int, summed: int, channels: int, depth: int, lanes: int | None, target: Target) -> Blocking | None:
+    """Return how memory holds weights for vectors of pairs; None where channels fill none, or what is summed no pairs.
+    axis: of the channels of the result; summed: that which is summed over; lanes: of the blocks in which the data has
+    it."""
+    width = target.lanes(4)
+    if channels < width or (lanes or depth) % 2:
+        return None
+    inner = ((axis, width), (summed, 2))
+    return Blocking(((summed, lanes // 2), *inner) if lanes else inner, axis, DTYPE)
+
+
+def factors(main: te.Tensor) -> tuple[Expr, Blocking] | None:
+    """Return the data of a sum of products, and how memory holds its weights; None where these are not in pairs."""
+    body = main.op.body if isinstance(main.op, te.ComputeOp) else None
+    match body.value if isinstance(body, Reduce) else None:
+        case Binary(op="*", a=x, b=w) if (form := read(w)) is not None and _lies_in_pairs(form):
+            return x, form
+        case _:
+            return None
+
+
+def of(main: te.Tensor) -> Blocking | None:
+    """Return how memory holds the weights of a sum, where these are in pairs."""
+    found = factors(main)
+    return None if found is None else found[1]
+
+
+def read(e: Expr) -> Blocking | None:
+    """Return how memory holds what a sum reads, itself or by way of the weights of phases."""
+    t = e.source if isinstance(e, Load) else None
+    if not isinstance(t, te.Tensor):
+        return None
+    if t.op.tag == "weight":
+        return next((form for x in structure.reads(t) if (form := read(x)) is not None), None)
+    return layout.form_of(t)
+
+
+def lies_in_panels(form: Blocking) -> bool:
+    """Return whether weights in pairs lie in panels, by how many pairs of what is summed these have."""
+    return len(form.cuts) == 3
+
+
+def _lies_in_pairs(form: Blocking) -> bool:
+    return form.dtype == DTYPE and len(form.cuts) > 1 and form.cuts[-2][0] == form.first and form.cuts[-1][1] == 2
