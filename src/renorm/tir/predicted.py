@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, log2, prod
 
 import numpy as np
 
@@ -20,8 +20,9 @@ from renorm.core import dtypes
 from renorm.core.machine import FILL, Level, Machine
 from renorm.expr.nodes import Binary, Broadcast, Call, Cast, Const, Expr, Load, Not, OpenVar, Ramp, Select, Var
 from renorm.expr.rewrite import children as parts_of
+from renorm.expr.rewrite import without_lanes
 from renorm.tir.footprints import Bytes, Group, Places, Span, Touched, spans
-from renorm.tir.nodes import Buffer, For, If, Let, Prefetch, Stmt, Store, children, walk
+from renorm.tir.nodes import Allocate, Buffer, For, If, Let, Prefetch, Stmt, Store, children, walk
 from renorm.tir.scope import typical
 
 _NS = 0.29  # of a cycle
@@ -35,6 +36,8 @@ _MOST_STEPS = 4  # between lanes, up to which whole vectors are read and shuffle
 _BESIDE, _SCALAR = 0.13, 0.3
 _END = 15.0  # cycles of a loop's end, which is not foreseen, and of what it fills first
 _STAGE = 2000.0
+_WRITTEN = [2, 1, 2]
+_WINDOW = 512.0
 _LATE = [0.2, 0.1, 0.5]
 _ROUND = 2  # instructions of a loop
 _POINTS = 256
@@ -95,6 +98,8 @@ class Prediction:
         self._written = set[Buffer]()
         self._points = dict[Expr, np.ndarray]()
         self._here = np.ones(_POINTS, bool)
+        self._loops = list[tuple[Var, float]]()
+        self._held = dict[Buffer, int]()  # how many loops are around where it begins
 
     def _spread(self) -> np.ndarray:
         """Return numbers from 0 to 1, others for each loop, that are spread evenly together."""
@@ -123,9 +128,10 @@ class Prediction:
             case _:
                 return np.int64(1)
 
-    def of(self, body: Stmt, far: Callable[[Buffer], Sequence[bool]]) -> Predicted:
+    def of(self, body: Stmt, far: Callable[[Buffer], Sequence[float]], same: dict[Buffer, Buffer] | None = None) -> Predicted:
         """far: of a buffer, whether it is beyond each of the caches when the kernel begins."""
-        self._written = {s.buffer for s in walk(body) if isinstance(s, Store) and not s.nontemporal}
+        self._same = same or {}
+        self._written = {self._same.get(s.buffer, s.buffer) for s in walk(body) if isinstance(s, Store) and not s.nontemporal}
         part = self._inside(body, None, 1)
         cycles = dict[str, float]()
         for stage in part.stages:
@@ -147,7 +153,7 @@ class Prediction:
                 first = min(whole.touched.bytes.get(b, 0.0), whole.touched.misses[c].get(b, 0.0))
                 once = n * first / whole.touched.misses[c][b] if whole.touched.misses[c].get(b) else 0.0
                 n -= once * (1 - far(b)[c])
-                nbytes += n * (2 if b in self._written else 1)
+                nbytes += n * (_WRITTEN[c] if b in self._written else 1)
             spent = nbytes / level.rate
             wait = max(0.0, spent - total) + _LATE[c] * min(spent, total)
             if wait:
@@ -194,7 +200,9 @@ class Prediction:
                 rounds = float(np.mean(counts[self._here])) if counts.ndim else float(counts)
                 if rounds:
                     self._points[s.var] = first + np.floor(counts * self._spread()).astype(np.int64)
+                    self._loops.append((s.var, rounds))
                     parts.append(self._inside(s.body, s, rounds))
+                    self._loops.pop()
             case If():
                 self._value(s.condition, region)
                 region.scalars += region.often
@@ -210,6 +218,9 @@ class Prediction:
                 self._places.bind(s.var, s.value)
                 self._points[s.var] = self._at(s.value)
                 self._value(s.value, region)
+                self._visit(s.body, region, parts)
+            case Allocate():
+                self._held[s.buffer] = len(self._loops)
                 self._visit(s.body, region, parts)
             case Store():
                 self._store(s, region)
@@ -236,6 +247,7 @@ class Prediction:
             self._access(s.buffer, s.index, region, True)
 
     def _access(self, buffer: Buffer, index: Expr, region: _Region, is_store: bool) -> None:
+        buffer = self._same.get(buffer, buffer)
         terms, first, step, lanes = self._places.of(buffer, index)
         size = dtypes.itemsize(buffer.dtype)
         name = buffer, terms, first, step, lanes, is_store
@@ -289,7 +301,7 @@ class Prediction:
                     else:
                         region.arithmetic += region.often * (self._vectors(x) * _FUNCTIONS.get(x.name, _FUNCTION))
                         region.divisions += region.often * (self._divisions(x) if x.name in ("sigmoid", "tanh") else 0.0)
-                case Binary(op="/") if dtypes.is_float(x.dtype):
+                case Binary(op="/") if dtypes.is_float(x.dtype) and not _is_power(x.b):
                     region.divisions += region.often * (self._divisions(x))
                 case Binary(op="+" | "-") if dtypes.is_float(x.dtype) and (p := _product(x)) is not None:
                     region.products += region.often * (self._vectors(x))
@@ -318,12 +330,13 @@ class Prediction:
         """Return the cycles of one round by what bounds it; nothing where there is nothing."""
         m = self._machine
         vectors = r.products + r.arithmetic
-        chain = 0
-        if loop is not None:
-            r.scalars += _ROUND
-            for (_, (terms, *_)), n in r.sums.items():
-                if not any(loop.var in self._places.variables(atom) for atom, _ in terms):
-                    chain = max(chain, n)
+        r.scalars += _ROUND if loop is not None else 0
+        instructions = vectors + r.loads + r.stores + r.shuffles + r.scalars
+        waits = 0.0
+        for (buffer, (terms, *_)), n in r.sums.items():
+            around = self._loops[self._held.get(buffer, 0) :]
+            carried = [k for var, k in around if not any(var in self._places.variables(a) for a, _ in terms)]
+            waits = max(waits, n * m.latency * min(1.0, instructions * prod(carried) / _WINDOW))
         beside = _BESIDE * r.wide + _SCALAR * r.scalars if self._width == 64 else 0.0
         busy = {
             "multiply-adds" if r.products >= r.arithmetic else "arithmetic": vectors / m.products + beside,
@@ -331,8 +344,8 @@ class Prediction:
             "loads": r.loads / m.loads,
             "stores": r.stores,
             "shuffles": r.shuffles,
-            "instructions": (vectors + r.loads + r.stores + r.shuffles + r.scalars) / m.issue,
-            "sums that wait": chain * m.latency,
+            "instructions": instructions / m.issue,
+            "sums that wait": waits,
             "products of matrices": r.matrix,
         }
         most = max(busy, key=lambda what: busy[what])
@@ -360,3 +373,9 @@ def _scaled(p: _Part, share: float) -> _Part:
         s.misses = [{b: n * share for b, n in m.items()} for m in s.misses]
     p.touched.misses = [{b: n * share for b, n in m.items()} for m in p.touched.misses]
     return p
+
+
+def _is_power(e: Expr) -> bool:
+    """Return whether a quotient by this is a product."""
+    e = without_lanes(e)
+    return isinstance(e, Const) and float(e.value) > 0 and log2(float(e.value)).is_integer()
