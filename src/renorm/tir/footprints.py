@@ -27,8 +27,9 @@ LINE = 64  # bytes
 Terms = tuple[tuple[Expr, int], ...]  # atoms of an index and the bytes that each moves it
 Shifts = tuple[tuple[int, float], ...]  # bytes and rounds of loops
 Group = tuple[Buffer, Terms, Shifts]  # accesses that differ by constants
-Bytes = dict[Buffer, float]
 Span = tuple[int, int]  # first byte and end
+Place = tuple[Terms, int, int, int]  # of an access: terms, first byte, bytes from lane to lane, lanes
+Bytes = dict[Buffer, float]
 
 
 class Places:
@@ -56,8 +57,8 @@ class Places:
             return self._lets[e]
         return Linear({self._one(e): 1})
 
-    def of(self, buffer: Buffer, index: Expr) -> tuple[Terms, int, int, int]:
-        """Return the terms of an access, its first byte, the bytes from lane to lane and the lanes."""
+    def of(self, buffer: Buffer, index: Expr) -> Place:
+        """Return where an access lies."""
         step, lanes = 0, index.lanes
         while isinstance(index, (Ramp, Broadcast)):
             if isinstance(index, Ramp):
@@ -117,9 +118,9 @@ class Touched:
                 spans[group] = spans[group] | own if group in spans else own
         found = Touched(spans)
         for c, size in enumerate(caches):
-            lost = _lost(found.total, size)
+            part = lost(found.total, size)
             apart = {b: sum(p.misses[c].get(b, 0.0) for p in parts) for b in found.bytes}
-            found.misses.append({b: n + lost * max(0.0, apart[b] - n) for b, n in found.bytes.items()})
+            found.misses.append({b: n + part * max(0.0, apart[b] - n) for b, n in found.bytes.items()})
         return found
 
     def repeated(self, places: Places, var: Var, rounds: float, caches: Sequence[float]) -> Touched:
@@ -131,13 +132,13 @@ class Touched:
             spans[group] = spans[group] | own if group in spans else own
         found = Touched(spans)
         for c, size in enumerate(caches):
-            lost = _lost(self.total, size)
+            part = lost(self.total, size)
             again = self.misses[c]
-            found.misses.append({b: n + lost * max(0.0, again[b] * rounds - n) for b, n in found.bytes.items()})
+            found.misses.append({b: n + part * max(0.0, again[b] * rounds - n) for b, n in found.bytes.items()})
         return found
 
 
-def _lost(nbytes: float, size: float) -> float:
+def lost(nbytes: float, size: float) -> float:
     """Return which part of so many bytes is gone from a cache when it is touched again."""
     return min(1.0, max(0.0, nbytes / size - 1.0))
 
