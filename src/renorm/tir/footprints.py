@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
+from itertools import pairwise
 from math import ceil
 
 from renorm.core import dtypes
@@ -90,7 +91,11 @@ class Places:
         if isinstance(e, Binary) and isinstance(e.b, Const) and e.op in ("//", "%", "*"):
             held, by = self.values(e.a, var, rounds), abs(int(e.b.value)) or 1
             return held if e.op == "*" else min(held, by) if e.op == "%" else max(1, ceil(held / by))
-        return min(rounds, reduce(lambda n, x: max(n, self.values(x, var, rounds)), children(e), 1)) if children(e) else rounds
+        return (
+            min(rounds, reduce(lambda n, x: max(n, self.values(x, var, rounds)), children(e), 1))
+            if children(e)
+            else rounds
+        )
 
 
 class Touched:
@@ -163,7 +168,7 @@ def _footprint(touched: Iterable[Span], shifts: Shifts) -> float:
     for first, end in touched:
         lines.update(range(first // LINE, int(end + longer - 1) // LINE + 1))
     held = sorted(lines)
-    runs = 1 + sum(b > a + 1 for a, b in zip(held, held[1:]))
+    runs = 1 + sum(b > a + 1 for a, b in pairwise(held))
     nbytes, span = len(held) * LINE, (held[-1] - held[0] + 1) * LINE
     for shift, rounds in ordered:
         if shift >= LINE:

@@ -1,8 +1,8 @@
 """Instructions of statements that no loop stands in, counted by what executes them.
 
 What is computed twice counts once, as does an address that is read twice. Vectors that lie across two cache lines are
-two accesses. Elements whose distance is some steps are whole vectors, and shuffles that pick from them; beyond that they
-are accesses of their own (codegen.llvm.memory).
+two accesses. Elements that are some steps apart are whole vectors, and shuffles that pick from them; others are accesses
+of their own (codegen.llvm.memory).
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _QUOTIENT = 5.0  # cycles of quotients and roots of 32 bytes (uops.info: vdivps 
 # Products of vectors that functions take, as the polynomials of codegen.llvm.math
 _FUNCTIONS = {"exp": 14, "sigmoid": 16, "tanh": 20, "erf": 22, "log": 20, "pow": 40}
 _FUNCTION = 30
-_CHEAP = frozenset({"abs", "floor", "ceil", "round", "trunc", "likely", "isnan", "isinf", "fma", "if_then_else", "sign"})
+_CHEAP = frozenset(
+    {"abs", "floor", "ceil", "round", "trunc", "likely", "isnan", "isinf", "fma", "if_then_else", "sign"}
+)
 _MOST_STEPS = 4  # between elements of which whole vectors are read
 # Cycles that a load and an instruction on numbers take from products of 64 bytes, beside which they run: Intel's share
 # ports with these. Sapphire Rapids: 24 products and 10 loads take 13.2 cycles, not 12; loops of 16 products 10 to 15 %

@@ -22,7 +22,7 @@ from math import prod
 from renorm.core.machine import FILL, Machine
 from renorm.expr.nodes import Expr, Var
 from renorm.expr.rewrite import loads
-from renorm.tir.footprints import Bytes, Places, Touched, lost
+from renorm.tir.footprints import Bytes, Places, Touched
 from renorm.tir.instructions import Counter, Region
 from renorm.tir.nodes import Allocate, Buffer, For, If, Let, Prefetch, Stmt, Store, children, walk
 from renorm.tir.sampled import Samples
@@ -127,7 +127,9 @@ class Prediction:
         parts = [_Part(own, [_Stage(self._cycles(region), own.misses)]), *loops]
         touched = Touched.joined([p.touched for p in parts], self._caches)
         stages = [s for p in parts for s in p.stages]
-        before = [{b: sum(p.touched.misses[c].get(b, 0.0) for p in parts) for b in m} for c, m in enumerate(touched.misses)]
+        before = [
+            {b: sum(p.touched.misses[c].get(b, 0.0) for p in parts) for b in m} for c, m in enumerate(touched.misses)
+        ]
         _scale(stages, before, touched.misses)
         if sum(sum(s.cycles.values()) for s in stages) < _STAGE:
             stages = [_Stage(_sum(s.cycles for s in stages), touched.misses)]
@@ -186,9 +188,7 @@ class Prediction:
                         for stage in part.stages:
                             stage.cycles = {what: n * region.often for what, n in stage.cycles.items()}
                             stage.misses = [{b: n * region.often for b, n in m.items()} for m in stage.misses]
-                        part.touched.misses = [
-                            {b: n * region.often for b, n in m.items()} for m in part.touched.misses
-                        ]
+                        part.touched.misses = [{b: n * region.often for b, n in m.items()} for m in part.touched.misses]
                     loops += within
         region.often = often
 

@@ -6,7 +6,7 @@ roots of primes). What holds in one round of a few hundred may be missed: for es
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,11 +26,11 @@ def _divided(a: Array, b: Array) -> Array:
     return a // np.where(b == 0, 1, b)
 
 
-_BINARY: dict[str, Callable[..., Array]] = {
-    **{"+": np.add, "-": np.subtract, "*": np.multiply, "//": _divided, "%": lambda a, b: a - b * _divided(a, b)},
-    **{"min": np.minimum, "max": np.maximum, "&&": np.logical_and, "||": np.logical_or, "==": np.equal},
-    **{"!=": np.not_equal, "<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal},
-}
+_BINARY: dict[str, Callable[[Array, Array], Array]] = {
+    "+": np.add, "-": np.subtract, "*": np.multiply, "//": _divided, "%": lambda a, b: a - b * _divided(a, b),
+    "min": np.minimum, "max": np.maximum, "&&": np.logical_and, "||": np.logical_or, "==": np.equal,
+    "!=": np.not_equal, "<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal,
+}  # fmt: skip
 
 
 class Samples:
@@ -51,7 +51,7 @@ class Samples:
         self._values[var] = self._at(value)
 
     @contextmanager
-    def where(self, condition: Expr, holds: bool) -> Iterator[float]:
+    def where(self, condition: Expr, holds: bool) -> Generator[float]:
         """Be where a condition holds, or does not; gives in which part of all rounds that is."""
         before, truth = self._here, self._at(condition) != 0
         here = before & (truth if holds else ~truth)
