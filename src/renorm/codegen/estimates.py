@@ -13,7 +13,6 @@ from renorm.codegen.abi import Estimate
 from renorm.codegen.phases import Phase
 from renorm.core import dtypes
 from renorm.core.machine import FILL, Machine
-from renorm.core.target import Target
 from renorm.expr.nodes import Expr
 from renorm.tir.footprints import lost
 from renorm.tir.nodes import Buffer, Kernel
@@ -24,8 +23,8 @@ from renorm.tir.scope import typical
 class Estimates:
     """of_iterations: nanoseconds of one iteration of each phase."""
 
-    def __init__(self, kernel: Kernel, phases: Sequence[Phase], in_place: Sequence[tuple[int, int]], target: Target):
-        self._second = FILL * (machine := Machine.of(target)).caches[1].nbytes
+    def __init__(self, kernel: Kernel, phases: Sequence[Phase], in_place: Sequence[tuple[int, int]], machine: Machine):
+        self._second = FILL * machine.caches[1].nbytes
         self._weights = frozenset(p for p in kernel.params if p.name in kernel.attrs.get("weights", ()))
         same = {kernel.params[y]: kernel.params[x] for y, x in in_place}
         self._carried = frozenset(kernel.params) - self._weights

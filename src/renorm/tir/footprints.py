@@ -40,6 +40,7 @@ class Places:
         self._one = one_of_each()
         self._lets: dict[Var, Linear] = {}
         self._forms: dict[Expr, Linear] = {}
+        self._places: dict[tuple[str, Expr], Place] = {}  # by type of the elements and index
         self._variables: dict[Expr, frozenset[Var]] = {}
 
     def bind(self, var: Var, value: Expr) -> None:
@@ -60,6 +61,12 @@ class Places:
 
     def of(self, buffer: Buffer, index: Expr) -> Place:
         """Return where an access lies."""
+        name = buffer.dtype, index
+        if name not in self._places:
+            self._places[name] = self._of(dtypes.itemsize(buffer.dtype), index)
+        return self._places[name]
+
+    def _of(self, size: int, index: Expr) -> Place:
         step, lanes = 0, index.lanes
         while isinstance(index, (Ramp, Broadcast)):
             if isinstance(index, Ramp):
@@ -67,7 +74,6 @@ class Places:
                 index = index.base
             else:
                 index = index.value
-        size = dtypes.itemsize(buffer.dtype)
         if index.lanes > 1:  # lanes that no ramp gives: taken to be anywhere
             return ((self._one(index), size),), 0, LINE, lanes
         form = self.form(index)
@@ -141,6 +147,12 @@ class Touched:
             again = self.misses[c]
             found.misses.append({b: n + part * max(0.0, again[b] * rounds - n) for b, n in found.bytes.items()})
         return found
+
+
+def is_same(a: Place, b: Place) -> bool:
+    """Return whether two accesses lie at the same place."""
+    same_terms = len(a[0]) == len(b[0]) and all(x is y and k == n for (x, k), (y, n) in zip(a[0], b[0]))
+    return same_terms and a[1:] == b[1:]
 
 
 def lost(nbytes: float, size: float) -> float:

@@ -1,8 +1,8 @@
 """Instructions of statements that no loop stands in, counted by what executes them.
 
 What is computed twice counts once, as does an address that is read twice. Vectors that lie across two cache lines are
-two accesses. Elements that are some steps apart are whole vectors, and shuffles that pick from them; others are accesses
-of their own (codegen.llvm.memory).
+two accesses. Elements that are some steps apart are whole vectors, and shuffles that pick from them; other elements are
+an access each (codegen.llvm.memory).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from math import ceil, log2
 
 from renorm.core import dtypes
 from renorm.core.machine import Machine
-from renorm.expr.nodes import Binary, Call, Cast, Const, Expr, Load, Not, Select
+from renorm.expr.nodes import Binary, Call, Cast, Const, Expr, Load, Not, Select, Var
 from renorm.expr.rewrite import children, without_lanes
-from renorm.tir.footprints import LINE, Group, Place, Places, Span, spans
+from renorm.tir.footprints import LINE, Group, Place, Places, Span, is_same, spans
 from renorm.tir.nodes import Buffer, Store
 
 _QUOTIENT = 5.0  # cycles of quotients and roots of 32 bytes (uops.info: vdivps ymm, Skylake to Golden Cove)
@@ -75,12 +75,12 @@ class Counter:
         self._width, self._places, self._same = width, places, same
 
     def store(self, s: Store, region: Region) -> None:
-        place = self._places.of(s.buffer, s.index)
-        if isinstance(s.value, Binary) and any(
-            isinstance(x, Load) and x.source is s.buffer and self._places.of(s.buffer, x.indices[0]) == place
-            for x in (s.value.a, s.value.b)
-        ):
-            region.sums[s.buffer, place] = region.sums.get((s.buffer, place), 0.0) + region.often
+        operands = (s.value.a, s.value.b) if isinstance(s.value, Binary) else ()
+        held = next((x for x in operands if isinstance(x, Load) and x.source is s.buffer), None)
+        if held is not None:
+            place = self._places.of(s.buffer, s.index)
+            if held.indices[0] is s.index or is_same(place, self._places.of(s.buffer, held.indices[0])):
+                region.sums[s.buffer, place] = region.sums.get((s.buffer, place), 0.0) + region.often
         self.value(s.value, region)
         if s.predicate is not None:
             region.arithmetic += region.often
@@ -94,9 +94,11 @@ class Counter:
         region.spans.setdefault(group, set[Span]()).update(spans(first, step, lanes, dtypes.itemsize(buffer.dtype)))
 
     def _access(self, buffer: Buffer, index: Expr, region: Region, is_store: bool) -> None:
+        if buffer.scope == "register":
+            return
         terms, first, step, lanes = place = self._places.of(buffer, index)
         name = buffer, place, is_store
-        if buffer.scope == "register" or name in region.seen:
+        if name in region.seen:
             return
         region.seen.add(name)
         self.touch(buffer, index, region)
@@ -121,12 +123,12 @@ class Counter:
 
     def value(self, e: Expr, region: Region) -> None:
         """Count what computes a value. Indices are computed outside of loops, mostly, and count nothing."""
-        stack, often = [e], region.often
+        stack, often, seen = [e], region.often, region.seen
         while stack:
             x = stack.pop()
-            if x in region.seen:
+            if x in seen or isinstance(x, (Const, Var)):
                 continue
-            region.seen.add(x)
+            seen.add(x)
             if isinstance(x, Load):
                 if isinstance(x.source, Buffer):
                     self._access(x.source, x.indices[0], region, False)

@@ -14,6 +14,7 @@ from renorm.codegen.llvm.spills import spills
 from renorm.codegen.open_sizes import OpenSizes
 from renorm.codegen.phases import cut
 from renorm.core.errors import InvalidTarget
+from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.tir.nodes import Kernel
 from renorm.tir.passes import prepare
@@ -31,7 +32,7 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
     phases, workspaces = cut(prepare(kernel))
     text, scratch = module(kernel, target, phases, workspaces)
     of_extents, pairs = OpenSizes(kernel), in_place(kernel)
-    estimates = Estimates(kernel, phases, pairs, target)
+    estimates = Estimates(kernel, phases, pairs, Machine.of(target))
     code = machine.emit_object(text, target, kernel.name)
     return CompiledKernel(
         name=kernel.name,
