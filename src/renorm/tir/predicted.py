@@ -38,9 +38,10 @@ _END, _UNFORESEEN, _REMEMBERED = 2.0, 15.0, 32
 # The part of the time for bytes that does not pass while something is computed, or other bytes come. Over the 1076
 # kernels of benchmarks.predictions 0.3 fits best, with 0.1 to 0.5 nearly as good
 _LATE = 0.3
-# Bytes that move per byte written: a line is read before, and goes back. To the third cache it does so at the same time
-# (copies of 8 MB read 29 GB/s, as reading alone does), to others it does not
-_WRITTEN = 2.0, 1.0, 2.0
+# Bytes that are read in the time of one that is written: a line is read before, and goes back. To the third cache it
+# does so meanwhile (copies of 8 MB move 29 GB/s towards the core, as reading alone does), to memory it does not (15 when
+# reading, 7.5 when writing); to the second a line takes as long as three (copies of 0.5 MB: 14 bytes per cycle)
+_WRITTEN = 3.0, 1.0, 2.0
 _BEHIND = "second-level cache", "third-level cache", "memory"  # what is behind each cache
 
 
