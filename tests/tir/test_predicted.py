@@ -81,7 +81,9 @@ def test_a_copy_takes_the_time_of_its_bytes() -> None:
     after = second + 0.3 * stores
     assert predicted(copy(count), (1.0, 0.0, 0.0)).cycles == pytest.approx(after)
     both = max(after, third) + 0.3 * min(after, third)
-    assert predicted(copy(count)) == Predicted(pytest.approx(both), "second-level cache")
+    found = predicted(copy(count))
+    assert found.cycles == pytest.approx(both)
+    assert found.bound == "second-level cache"
     memory = predicted(copy(count), (1.0, 1.0, 1.0))
     assert memory.cycles > 3 * nbytes / 8.0
     assert memory.bound == "memory"
@@ -95,7 +97,7 @@ def test_what_fits_in_a_cache_comes_once() -> None:
             f"kernel k(A: float32[{count * 8}], B: float32[8]) -> (B) {{\nfor (j, 0, 100) {{ for (i, 0, {count}) {{\n"
             "B[ramp(0, 1, 8)] = max(B[ramp(0, 1, 8)], A[ramp(i*8, 1, 8)]) } } }"
         )
-        sums = 100 * (4.0 * count + END) + END
+        sums = 100 * (4.0 * count + END + 2 / 4) + END  # each waits for the last; 2 instructions count rounds
         return predicted(parse(text), (1.0, 0.0, 0.0)).cycles - sums
 
     late = 0.3 * 32 / 32.0  # cycles for 32 bytes, which come while others are computed with

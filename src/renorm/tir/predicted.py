@@ -39,8 +39,8 @@ _END, _UNFORESEEN, _REMEMBERED = 2.0, 15.0, 32
 # kernels of benchmarks.predictions 0.3 fits best, with 0.1 to 0.5 nearly as good
 _LATE = 0.3
 # Bytes that are read in the time of one that is written: a line is read before, and goes back. To the third cache it
-# does so meanwhile (copies of 8 MB move 29 GB/s towards the core, as reading alone does), to memory it does not (15 when
-# reading, 7.5 when writing); to the second a line takes as long as three (copies of 0.5 MB: 14 bytes per cycle)
+# does so meanwhile (copies of 8 MB move 29 GB/s towards the core, as reading alone does), to memory it does not (15
+# of reading, 7.5 of writing); to the second a line takes as long as three (copies of 0.5 MB: 14 bytes per cycle)
 _WRITTEN = 3.0, 1.0, 2.0
 _BEHIND = "second-level cache", "third-level cache", "memory"  # what is behind each cache
 
