@@ -14,6 +14,7 @@ from renorm.codegen import llvm
 from renorm.codegen.abi import CompiledKernel
 from renorm.core.target import Target
 from renorm.graph.ir import Graph
+from renorm.runtime.module import Module
 from renorm.runtime.profile import profile
 from renorm.tir.nodes import Kernel
 
@@ -68,6 +69,7 @@ def test_reports_tell_predicted_times() -> None:
     weight = np.ones((16, 16, 3, 3), np.float32)
     graph.outputs = [ops.relu(ops.conv(x, graph.constant(weight, "w"), pads=(1, 1, 1, 1)))]
     module = renorm.compile(graph, threads=1)
+    assert isinstance(module, Module)
     assert all(k.predicted > 0 and k.bound for k in module.report.kernels)
     times = profile(module, np.ones((1, 16, 20, 20), np.float32), repeats=2)
     assert [(t.predicted, t.bound) for t in times] == [(k.predicted, k.bound) for k in module.report.kernels]
