@@ -1,4 +1,4 @@
-"""python -m benchmarks run, folds, training, any-shape, estimates: measure. page: write docs/benchmarks.md."""
+"""python -m benchmarks run, folds, training, any-shape, estimates, predictions: measure. page: docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -143,6 +143,24 @@ def estimates(target: str, as_json: bool) -> None:
     for what in ("nanoseconds of a product", "rank correlation", "median error"):
         _tell(f"{what}: {result[what]:.3f}")
     _tell(f"chosen over fastest: {', '.join(f'{ratio:.2f}' for ratio in result['chosen over fastest'])}")
+
+
+@main.command()
+@click.option("--networks", default="", help="Names of benchmarks.networks that are exported, or .onnx files.")
+@click.option("--target", default="llvm", show_default=True, help='Such as "llvm -mcpu=haswell", on a newer CPU.')
+@click.option("--worst", type=click.IntRange(0), default=20, show_default=True, help="Print so many kernels.")
+@click.option("--json", "as_json", is_flag=True, help="Print each kernel as JSON, too.")
+def predictions(networks: str, target: str, worst: int, as_json: bool) -> None:
+    """Measures each kernel of networks on one thread, beside what its loops are predicted to take."""
+    from benchmarks.predictions import NETWORKS, measure, outliers
+
+    result = measure(networks.split(",") if networks else NETWORKS, target, _tell)
+    if as_json:
+        print(json.dumps(result))
+    for line in outliers(result, worst):
+        _tell(line)
+    for what in ("nanoseconds of a predicted one", "rank correlation", "median error", "ninth of ten errors"):
+        _tell(f"{what}: {result[what]:.3f}")
 
 
 @main.command()

@@ -11,10 +11,10 @@ import pytest
 from tests.codegen.native import HOST, Native, program
 
 from renorm.codegen.llvm import assembly, compile_kernel
-from renorm.codegen.llvm.rounds import MOST
 from renorm.expr.nodes import Broadcast, Expr, Load, Ramp, Var, binary, const
 from renorm.targets import find
 from renorm.tir.nodes import Allocate, Buffer, For, Kernel, Let, Seq, Stmt, Store
+from renorm.tir.rounds import MOST
 
 LANES = HOST.vector_bytes // 4
 AVX512 = find("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4")

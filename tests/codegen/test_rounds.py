@@ -10,12 +10,12 @@ from tests.codegen.native import HOST, Native, program
 import renorm
 from renorm import ops, te
 from renorm.codegen.llvm import assembly, compile_kernel
-from renorm.codegen.llvm.rounds import written_out
 from renorm.codegen.llvm.ssa import I1, I64, Function, Value, constant
 from renorm.expr.nodes import Binary, Call, Load, Ramp, Var, const
 from renorm.graph.ir import Graph
 from renorm.targets import find
 from renorm.tir.nodes import Buffer, For, Seq, Stmt, Store
+from renorm.tir.rounds import written_out
 
 TARGETS = ["llvm -mtriple=x86_64-linux-gnu -mcpu=znver4", "llvm -mtriple=x86_64-linux-gnu -mcpu=haswell"]
 

@@ -46,9 +46,10 @@ def command(
     GFLOP/s count what the operations of a kernel take at least, GB/s the bytes that it must read and write. The limit
     is the longer of both at the speed that this machine reaches with multiply-adds in registers and with a copy of
     memory, with vectors as wide as the network's. More than 100% of it is possible: operands may lie in a cache, and *
-    marks kernels that need fewer operations than the textbook algorithm, which is counted. The trace shows one run of
-    the whole network: what each thread did, and where it waited for others. With several shapes of an input, all of
-    that for each, and sums.
+    marks kernels that need fewer operations than the textbook algorithm, which is counted. What one thread was
+    predicted to take, and what bounds that, is an estimate from the loops, at typical extents where they are open. The
+    trace shows one run of the whole network: what each thread did, and where it waited for others. With several shapes
+    of an input, all of that for each, and sums.
     """
     opened, calls = network.with_inputs(model, options | {"inputs": bound}, seed, trust)
     if path and len(calls) > 1:
@@ -70,7 +71,7 @@ def command(
         sums = f"{total * 1e6:.0f} us in all, {whole * 1e6:.0f} us when they run as a network"
         where = f" at {network.shapes_text(inputs)}" if len(calls) > 1 else ""
         title = f"{model.name}{where}, {threads} threads, us per launch, {sums}"
-        columns = ("kernel", "median", "fastest", "share", "GFLOP/s", "GB/s", "of limit")
+        columns = ("kernel", "median", "fastest", "predicted", "share", "GFLOP/s", "GB/s", "of limit", "bound by")
         output.table(title, columns, [_row(t, total, most) for t in times])
         rows.append(_sum(network.shapes_text(inputs), times, whole, most))
         launches = [t.to_json(most) for t in times]
@@ -93,4 +94,5 @@ def _sum(shapes: str, times: Sequence[StepTime], whole: float, most: Roofline) -
 def _row(t: StepTime, total: float, most: Roofline) -> tuple[Any, ...]:
     speeds = (t.flops_per_second / 1e9, t.bytes_per_second / 1e9)
     share, of_limit = f"{t.seconds / (total or 1.0):.1%}", f"{t.of_limit(most):.0%}{'*' * t.work.is_nominal}"
-    return (t.kernel, t.seconds * 1e6, t.fastest * 1e6, share, *speeds, of_limit)
+    times = (t.seconds * 1e6, t.fastest * 1e6, t.predicted * 1e6)
+    return (t.kernel, *times, share, *speeds, of_limit, t.bound)

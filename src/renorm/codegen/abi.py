@@ -31,7 +31,7 @@ from renorm.runtime.external import ExternalCode
 class Access:
     """The accesses of a phase to the arguments (parameters, then workspaces), by their indices in order.
 
-    nanoseconds: about how long one iteration takes (codegen.accesses).
+    nanoseconds: about how long one iteration takes (codegen.estimates).
     """
 
     reads: tuple[int, ...]
@@ -40,16 +40,26 @@ class Access:
 
 
 @dataclass(frozen=True)
+class Estimate:
+    """About how long one thread takes for a kernel, at typical extents, and what most of that is for, in words; 0 where
+    nobody knows."""
+
+    nanoseconds: float = 0.0
+    bound: str = ""
+
+
+@dataclass(frozen=True)
 class CompiledKernel:
     """Machine code of one kernel.
 
     name: the kernel's. object: a relocatable ELF file that defines phase0, phase1, ...; it has no undefined symbols
-    and no writable data. phases: the extent of each; accesses: what each touches. in_place: pairs (written, read) of
-    parameters that may be one array, see codegen.in_place. workspace: bytes of each workspace. scratch: bytes per
-    thread, a multiple of ALIGNMENT. spills: how many instructions of hot loops move vector registers to or from the
-    stack. extents: names of the open ones. positive: what of them must not be less than 1. llvm: the LLVM IR before
-    optimisation. loops: the loop program it was made from, as text. external: what runs it in place of an object, in
-    one phase of one iteration.
+    and no writable data. phases: the extent of each; accesses: what each touches. in_place: pairs (written, read)
+    of parameters that may be one array, see codegen.in_place. workspace: bytes of each workspace. scratch: bytes
+    per thread, a multiple of ALIGNMENT. spills: how many instructions of hot loops move vector registers to or from
+    the stack. near, far: about how long it takes with weights in the last cache, and in memory. extents: names of
+    the open ones. positive: what of them must not be less than 1. llvm: the LLVM IR before optimisation. loops: the
+    loop program it was made from, as text. external: what runs it in place of an object, in one phase of one
+    iteration.
     """
 
     name: str
@@ -65,6 +75,8 @@ class CompiledKernel:
     external: ExternalCode | None = None
     extents: tuple[str, ...] = ()
     positive: tuple[Dim, ...] = ()
+    near: Estimate = Estimate()
+    far: Estimate = Estimate()
 
     @staticmethod
     def of_external(name: str, code: ExternalCode, reads: int, writes: int) -> CompiledKernel:

@@ -28,12 +28,15 @@ def text(kernel: Kernel) -> str:
     """Return the loops with names erased: equal for kernels of equal structure."""
     out: list[str] = []
     numbers: dict[Any, int] = {}
+    weights = kernel.attrs.get("weights", ())
 
     def number(x: Any) -> str:
         return f"%{numbers.setdefault(x, len(numbers))}"
 
     def declare(b: Buffer) -> None:
         out.append(f"{number(b)} {b.dtype}[{b.size if isinstance(b.size, int) else ''}] {b.scope}")
+        if b.name in weights:
+            out.append("weight")
         if isinstance(b.size, Expr):
             _expression(b.size, number, out)
 

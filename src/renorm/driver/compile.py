@@ -33,6 +33,7 @@ from renorm.core.floating import standard_environment
 from renorm.core.inputs import given_symbols
 from renorm.core.limits import DEFAULT, Limits
 from renorm.core.locks import check_imports
+from renorm.core.machine import Machine
 from renorm.core.stated import STATED, Stated
 from renorm.core.target import Target
 from renorm.driver import bounds, checks, state
@@ -318,10 +319,7 @@ def _specialized(
         counts=counts,
     )
     clock.stop("assemble")
-    records = tuple(
-        replace(r, work=call.work, spills=kernels.compiled[code].spills, extents=call.extents)
-        for r, call, code in zip(report.kernels, kernels.calls, kernels.codes, strict=True)
-    )
+    records = kernels.records(report.kernels, not Machine.of(machine).keeps(program.weight_bytes))
     full = replace(report, kernels=records, memory=program.report.memory, run=program.report.run, code=code)
     counted = counted_symbols(graph)
     told = (format_facts(Sym(s)) + ", counted" * (s in counted) for s in program.symbols)

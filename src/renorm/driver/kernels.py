@@ -34,7 +34,7 @@ from renorm.driver.module import ExternalText, KernelText
 from renorm.graph.ir import Graph, Group
 from renorm.runtime import threads
 from renorm.runtime.program import Machine
-from renorm.runtime.report import CodeRecord
+from renorm.runtime.report import CodeRecord, KernelRecord
 
 if TYPE_CHECKING:
     from renorm.tir.nodes import Kernel
@@ -56,6 +56,16 @@ class Kernels:
     codes: tuple[int, ...]
     compiled: tuple[CompiledKernel, ...]
     texts: dict[str, KernelText | ExternalText]
+
+    def records(self, launches: Iterable[KernelRecord], is_far: bool) -> tuple[KernelRecord, ...]:
+        """Return the records of launches with what is known of their code. is_far: whether weights are in memory."""
+        found = list[KernelRecord]()
+        for record, call, index in zip(launches, self.calls, self.codes, strict=True):
+            code = self.compiled[index]
+            about = code.far if is_far else code.near
+            known = {"spills": code.spills, "predicted": about.nanoseconds * 1e-9, "bound": about.bound}
+            found.append(replace(record, work=call.work, extents=call.extents, **known))
+        return tuple(found)
 
 
 class Compiler:

@@ -184,7 +184,10 @@ def _lowered(
     except RenormError as error:
         anchor = registry.scheduler(group.nodes, target)
         raise error.within(f"kernel {group.name}, scheduled by node {anchor.name!r}") from error
-    return LoweredGroup(kernel, tuple(program.reads[t] for t in program.held), tuple(writes), least)
+    reads = tuple(program.reads[t] for t in program.held)
+    weights = tuple(b.name for b, p in zip(kernel.params, reads) if p.value.is_constant)
+    kernel = replace(kernel, attrs=kernel.attrs | {"weights": weights})
+    return LoweredGroup(kernel, reads, tuple(writes), least)
 
 
 def _scheduled(

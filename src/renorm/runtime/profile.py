@@ -35,13 +35,16 @@ class Roofline:
 @dataclass(frozen=True)
 class StepTime:
     """One launch. seconds: the median over the repeats; fastest: the least. work: what it must do at least, as the
-    report says; nodes: of the graph."""
+    report says; nodes: of the graph. predicted, bound: seconds that one thread was expected to take, and what for, as
+    the report says."""
 
     kernel: str
     seconds: float
     fastest: float
     nodes: tuple[str, ...] = ()
     work: WorkRecord = field(default_factory=WorkRecord)
+    predicted: float = 0.0
+    bound: str = ""
 
     @property
     def flops_per_second(self) -> float:
@@ -78,11 +81,15 @@ def profile(module: Module, *args: Any, repeats: int = 20, **named: Any) -> list
             if repeat:
                 (empty if step is None else times[step]).append(spent)
     base = median(empty)
+
+    def seconds(spent: list[int]) -> tuple[float, float]:
+        return max(0.0, median(spent) - base) * 1e-9, max(0.0, min(spent) - base) * 1e-9
+
     known = module.report.kernels
     records = known if len(known) == len(times) else [KernelRecord(s.kernel) for s in module.program.steps]
     values = {**module.program.dims, **module.extents(*args, **named)}
     return [
-        StepTime(s.kernel, max(0.0, median(t) - base) * 1e-9, max(0.0, min(t) - base) * 1e-9, r.nodes, work)
+        StepTime(s.kernel, *seconds(t), r.nodes, work, r.predicted, r.bound)
         for s, t, r, work in zip(module.program.steps, times, records, work_at(values, [r.work for r in records]))
     ]
 

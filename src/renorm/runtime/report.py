@@ -157,7 +157,8 @@ class WorkRecord:
 class KernelRecord:
     """One launch. name: made of what is fused in it; nodes: names of the graph's nodes that it runs. spills: how many
     instructions of its hot loops move vector registers to or from the stack, because no tile did with fewer. target:
-    whose external code runs it; "" where renorm's does. extents: the open ones that it is given as numbers."""
+    whose external code runs it; "" where renorm's does. extents: the open ones that it is given as numbers. predicted,
+    bound: about how many seconds one thread takes, at typical extents, and what most of that is for (tir.predicted)."""
 
     name: str
     nodes: tuple[str, ...] = ()
@@ -165,6 +166,8 @@ class KernelRecord:
     spills: int = 0
     target: str = ""
     extents: tuple[Dim, ...] = ()
+    predicted: float = 0.0
+    bound: str = ""
 
     def __str__(self) -> str:
         told = f", {self.spills} spills in hot loops" if self.spills else ""

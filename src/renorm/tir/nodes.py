@@ -152,7 +152,7 @@ class Seq(Stmt):
 class Kernel:
     """A loop program. params: buffers that the caller passes, in order. outputs: names of the parameters it writes.
     extents: open ones, given by the caller or defined by those before them. facts: conditions on these, which the
-    caller sees to."""
+    caller sees to. attrs: "weights" has the names of parameters that are constants of a network."""
 
     name: str
     params: tuple[Buffer, ...]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from renorm.codegen import structural_hash as structures
 from renorm.codegen.abi import CompiledKernel
 from renorm.codegen.accesses import access
+from renorm.codegen.estimates import Estimates
 from renorm.codegen.identity import identity
 from renorm.codegen.in_place import in_place
 from renorm.codegen.llvm import machine
@@ -13,6 +14,7 @@ from renorm.codegen.llvm.spills import spills
 from renorm.codegen.open_sizes import OpenSizes
 from renorm.codegen.phases import cut
 from renorm.core.errors import InvalidTarget
+from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.tir.nodes import Kernel
 from renorm.tir.passes import prepare
@@ -29,14 +31,17 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
     verify(kernel, target)
     phases, workspaces = cut(prepare(kernel))
     text, scratch = module(kernel, target, phases, workspaces)
-    of_extents = OpenSizes(kernel)
+    of_extents, pairs = OpenSizes(kernel), in_place(kernel)
+    estimates = Estimates(kernel, phases, pairs, Machine.of(target))
     code = machine.emit_object(text, target, kernel.name)
     return CompiledKernel(
         name=kernel.name,
         object=code,
         phases=tuple(of_extents(phase.extent) for phase in phases),
-        accesses=tuple(access(phase, (*kernel.params, *workspaces)) for phase in phases),
-        in_place=in_place(kernel),
+        accesses=tuple(
+            access(phase, (*kernel.params, *workspaces), n) for phase, n in zip(phases, estimates.of_iterations)
+        ),
+        in_place=pairs,
         workspace=tuple(of_extents.nbytes(buffer) for buffer in workspaces),
         scratch=of_extents(scratch),
         spills=spills(code, f"kernel {kernel.name}"),
@@ -44,6 +49,8 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
         loops=str(kernel),
         extents=of_extents.names,
         positive=of_extents.positive(),
+        near=estimates.near,
+        far=estimates.far,
     )
 
 

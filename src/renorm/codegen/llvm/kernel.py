@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from renorm.codegen.llvm import rounds, types
+from renorm.codegen.llvm import types
 from renorm.codegen.llvm.expressions import Expressions
 from renorm.codegen.llvm.matrices import Matrices
 from renorm.codegen.llvm.memory import NONTEMPORAL, Storage
@@ -21,6 +21,7 @@ from renorm.expr import rewrite
 from renorm.expr.linear import INDEX_TYPES
 from renorm.expr.nodes import Cast, Expr, Load, Var, as_expr
 from renorm.runtime.program import ALIGNMENT, align
+from renorm.tir import rounds
 from renorm.tir.nodes import (
     Allocate,
     Barrier,
