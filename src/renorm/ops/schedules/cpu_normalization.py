@@ -42,7 +42,11 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     if columns is not None:
         loop = columns.schedule(s, chain, reused)
     else:
-        loop = _rows(s, chain, out, reused, slices, target)
+        columns_of_rows = next((t for t in behind if cpu_columns.takes_rows_of(t, out)), None)
+        loop = _rows(s, chain, out, reused, slices, target, is_shared=columns_of_rows is None)
+        if columns_of_rows is not None:
+            cpu_columns.after_rows(s, columns_of_rows, out, target)
+            behind = [t for t in behind if t is not columns_of_rows]
     behind = [t for t in behind if not (cpu_injective.is_free(s, t) and cpu_injective.beside(s, t, out, loop, target))]
     _behind(s, behind, outs, chain, target)
 
@@ -79,11 +83,12 @@ def _rows(
     reused: Sequence[te.Tensor],
     slices: Slices,
     target: Target,
+    is_shared: bool = True,
 ) -> te.IterVar:
-    """Gives the loop around a vector of the result."""
+    """Gives the loop around a vector of the result. is_shared: threads share the slices."""
     outer, inner = cut(s, out, slices)
     across = cpu_injective.fuse(s, out, outer) if outer else s[out].split(inner[0], nparts=1)[0]
-    if prod(out.shape) >= cpu_injective.PARALLEL_FROM:
+    if is_shared and prod(out.shape) >= cpu_injective.PARALLEL_FROM:
         s[out].parallel(across)
     inside = inner if outer else inner[1:]
     cpu_injective.store(s, out, max(1, min(_joint(s, out), len(inside))), structure.lanes_of(out, target))
