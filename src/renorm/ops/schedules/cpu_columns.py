@@ -46,7 +46,7 @@ def takes(t: te.Tensor) -> bool:
 
 def schedule(s: te.Schedule, t: te.Tensor, target: Target) -> tuple[te.Tensor, te.IterVar]:
     """`t`, whose last axis runs along memory. Gives the loop over rows, and whose it is."""
-    _, held, row = _pieces(s, t, target, PIECE, ROWS)
+    _, held, row = _pieces(s, t, target, _streams(t), PIECE, ROWS)
     return held, row
 
 
@@ -60,23 +60,22 @@ def after_rows(s: te.Schedule, t: te.Tensor, rows: te.Tensor, target: Target) ->
     """As `schedule`, where the rows of each piece are computed before it is summed up, and what both read before
     these."""
     read, inner = _matrices(t), [u for u in structure.stages([t]) if structure.is_statistic(u)]
-    (part, piece), *_ = _pieces(s, t, target, AGAIN // len(read), ROWS_AGAIN)
+    (part, piece), *_ = _pieces(s, t, target, ROWS_AGAIN, AGAIN // len(read), ROWS_AGAIN)
     s[rows].compute_with(s[part], piece, next(u for u in read if u.shape == rows.shape))
     for u in inner:
         s[u].compute_at(s[part], piece)
 
 
 def _pieces(
-    s: te.Schedule, t: te.Tensor, target: Target, size: int, least: int
+    s: te.Schedule, t: te.Tensor, target: Target, streams: int, size: int, least: int
 ) -> tuple[tuple[te.Tensor, te.IterVar], te.Tensor, te.IterVar]:
-    """The loop over pieces and whose it is; the sums of a tile, and their loop over rows. size: bytes of a matrix in a
-    piece; least: its rows at least."""
+    """The loop over pieces and whose it is; the sums of a tile, and their loop over rows. streams: rows of a block;
+    size: bytes of a matrix in a piece; least: its rows at least."""
     terms = structure.terms(t)
     lanes, columns = structure.lanes_of(t, target), t.shape[-1]
     sums, registers = prod(t.shape[k] for k in terms), target.vector_registers // REGISTERS
     vectors = max(n for n in range(1, max(1, registers // sums) + 1) if n == 1 or columns % (n * lanes) == 0)
     rows = cpu_injective.fuse(s, t, list(s[t].op.reduce_axis))
-    streams = _streams(t)
     piece, rest = s[t].split(rows, factor=_rows_of_piece(rows.extent, columns, streams, size, least))
     part = s.rfactor(t, piece)
     (inside,) = s[part].op.reduce_axis
