@@ -194,7 +194,8 @@ non-linear ops are in the way. OpenVINO writes no optimized file: of it, what it
 also compute counts as gone."""
 
 _NORMS = """\
-A tensor of 103 MB, read once and written once, with the output given (`out=`), beside a copy in the same rounds."""
+A tensor of 103 MB, read once and written once (gradients read two), with the output given (`out=`), beside a copy in
+the same rounds."""
 
 _TRAINING = """\
 Batch norm with the statistics of the batch, its gradient, and instance norm, of {shape} float32 on {threads} threads

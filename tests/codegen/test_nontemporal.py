@@ -52,7 +52,9 @@ def test_the_hint_reaches_the_machine_and_survives_text():
     haswell = find("llvm -mcpu=haswell -mtriple=x86_64-unknown-linux-gnu")
     compiled = llvm.compile_kernel(loops.kernel, haswell)
     assert "!nontemporal" in compiled.llvm
-    assert "vmovntps" in llvm.assembly(compiled, haswell)
+    text = llvm.assembly(compiled, haswell)
+    assert "vmovntps\t%ymm" in text
+    assert "vmovntps\t%xmm" in text  # where memory begins as NumPy's does, 16 bytes behind a line
 
 
 def test_only_outputs_that_are_no_reductions_can_pass_the_caches():
@@ -80,3 +82,13 @@ def test_large_results_pass_the_caches_and_small_ones_do_not(rows: int, expected
     s = te.create_schedule(b.op)
     schedules.injective(s, [b], target.parse("llvm"))
     assert ("nontemporal" in str(renorm.lower(s, [a, b]))) is expected
+
+
+@pytest.mark.parametrize(("width", "expected"), [(1024, True), (1037, False)])
+def test_rows_that_end_in_a_part_of_a_vector_are_stored_plainly(width: int, expected: bool):
+    a = te.placeholder((1 << 14, width), "float32", name="A")
+    scale = te.placeholder((1 << 14,), "float32", name="scale")
+    b = te.compute(a.shape, lambda i, j: a[i, j] * scale[i], name="B", tag="broadcast")
+    s = te.create_schedule(b.op)
+    schedules.injective(s, [b], target.parse("llvm"))
+    assert ("nontemporal" in str(renorm.lower(s, [a, scale, b]))) is expected

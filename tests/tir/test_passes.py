@@ -107,6 +107,21 @@ def test_dear_computations_leave_loops_that_do_not_change_them() -> None:
     )
 
 
+def test_dear_vectors_leave_loops_as_numbers_do() -> None:
+    check_prepared(
+        "for (i, 0, 4) { vectorized (v, 0, 4) { Y[i*4 + v] = X[i*4 + v]/sqrt(W[v]) } }",
+        """
+        let hoisted = sqrt(W[ramp(0, 1, 4)]) {
+          for (i, 0, 4) { Y[ramp((i*4), 1, 4)] = (X[ramp((i*4), 1, 4)]/hoisted) }
+        }
+        """,
+    )
+    own = "for (i, 0, 4) { vectorized (v, 0, 4) { if (v < 3) { Y[i*4 + v] = X[i*4 + v]/sqrt(W[v]) } } }"
+    loop = "for (i, 0, 4) { Y[ramp((i*4), 1, 4) if (ramp(0, 1, 4) < x4(3))] = "
+    row = "(X[ramp((i*4), 1, 4)]/sqrt(W[ramp(0, 1, 4)])) }"
+    check_prepared(own, loop + row)  # a value that is not stored need not have one
+
+
 def test_what_a_loop_stores_or_guards_stays_in_it() -> None:
     stored = "for (i, 0, 28) { Y[i] = X[i]/Y[0] }"
     check_prepared(stored, "for (i, 0, 28) { Y[i] = (X[i]/Y[0]) }")

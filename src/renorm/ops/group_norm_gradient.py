@@ -119,6 +119,7 @@ class GroupNormGradient(GroupedNorm):
         Sample(f32[2, 4, 9], f32[2, 4, 9], f64[2, 1], f64[2, 1].between(0.5, 2), num_groups=1),
         Sample(f32[5, 40], f32[5, 40], f64[5, 1], f64[5, 1].between(0.5, 2), f32[40], num_groups=1),
         Sample(f32[67, 6], f32[67, 6], f64[67, 2], f64[67, 2].between(0.5, 2), f32[6], num_groups=2),
+        Sample(f32[200, 24], f32[200, 24], f64[200, 1], f64[200, 1].between(0.5, 2), f32[24], num_groups=1),
         Sample(f32[128, 3], f32[128, 3], f64[128, 1], f64[128, 1].between(0.5, 2), num_groups=1),
         Sample(
             f32[3, 5], f32[3, 5].between(79999, 80003), f64[3, 1].between(80000, 80002), f64[3, 1], f32[5], num_groups=1

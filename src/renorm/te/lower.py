@@ -183,14 +183,15 @@ class _Lowering:
 
     def _guests(self, stages: Mapping[Tensor, Stage]) -> dict[Stage, list[Stage]]:
         """Stages that are computed with others, by those: whose loops they stand in, and who reads there what they are
-        like. Regions are known of readers first, and so these come after."""
+        like, but for what is computed in their own loops. Regions are known of readers first, and so these come
+        after."""
         found: dict[Stage, list[Stage]] = {}
         for guest in self.s.stages:
             if guest.like is None or guest.attach is None:
                 continue
             for stage in self.s.stages:
                 host = guest.attach[0]
-                is_inside = stage.like is None and host in around(stage)
+                is_inside = stage.like is None and host in around(stage) and guest not in around(stage)
                 if stage is host or (is_inside and guest.like in read_by(stage, stages)):
                     found.setdefault(stage, []).append(guest)
         return found

@@ -70,7 +70,9 @@ def threads(count: int | ParallelRegion | None) -> Generator[None]:
         _threads.reset(token)
 
 
-def compiled(op: type[OpDef], attributes: Any, count: int | ParallelRegion | None, types: Any) -> CompiledModule:
+def compiled(
+    op: type[OpDef], attributes: Any, count: int | ParallelRegion | None, types: Any, target: str = "llvm"
+) -> CompiledModule:
     """Return a new module for a key."""
     from renorm import targets
     from renorm.driver.compile import Options, specialize  # who only converts or merges is spared the compiler
@@ -83,6 +85,6 @@ def compiled(op: type[OpDef], attributes: Any, count: int | ParallelRegion | Non
     ]
     graph.apply(made, operands, outputs=[p.name for p in op.parsed.results])
     graph.outputs = list(graph.nodes[0].outputs)
-    system.require(host := targets.find("llvm"))
+    system.require(host := targets.find(target))
     # without RENORM_KEEP, which speaks of the user's networks
     return specialize(graph, {}, Options(host, level=3, keep=(), verify=False, threads=count))

@@ -282,16 +282,31 @@ class Memory:
         self._f.effect(f"call void @llvm.masked.store.{raw.type.suffix}.p0({raw.typed}, {pointer}, {mask.typed})")
 
     def _write_past_caches(self, place: Storage, first: Form[Value], raw: Value) -> None:
-        """Such a store must be aligned, which parameters need not be: the address decides."""
+        """Such a store must be aligned, which parameters need not be: the address decides. An array of NumPy's begins
+        16 bytes behind a line: it is written in pieces of so many, which the CPU joins to lines."""
         size = min(raw.type.lanes * dtypes.itemsize(place.dtype), LINE)
         if size < SHORTEST or size & (size - 1):
             self._write(place, first, raw)
             return
-        f = self._f
+        f, lanes = self._f, SHORTEST // dtypes.itemsize(place.dtype)
         address = self._indices.address(place.pointer, place.element, first)
         number = f.pure(f"ptrtoint ptr {address.text} to i64", I64, address)
-        misaligned = f.op("and", number, constant(I64, size - 1))
-        with f.branch(f.compare("icmp eq", misaligned, constant(I64, 0))) as branch:
-            f.effect(f"store {raw.typed}, ptr {address.text}, align {size}, !nontemporal !{NONTEMPORAL}")
+
+        def is_aligned(to: int) -> Value:
+            return f.compare("icmp eq", f.op("and", number, constant(I64, to - 1)), constant(I64, 0))
+
+        def write(part: Value, offset: int, align: int) -> None:
+            at = self._indices.address(place.pointer, place.element, first.offset(offset))
+            f.effect(f"store {part.typed}, ptr {at.text}, align {align}, !nontemporal !{NONTEMPORAL}")
+
+        with f.branch(is_aligned(size)) as branch:
+            write(raw, 0, size)
         with f.otherwise(branch):
-            self._write(place, first, raw)
+            if size == SHORTEST:
+                self._write(place, first, raw)
+                return
+            with f.branch(is_aligned(SHORTEST)) as second:
+                for k in range(0, raw.type.lanes, lanes):
+                    write(f.shuffle(raw, list(range(k, k + lanes))), k, SHORTEST)
+            with f.otherwise(second):
+                self._write(place, first, raw)

@@ -28,8 +28,12 @@ PIECE, ROWS = 256 * 1024, 64
 # block one behind the other, the runs were of one row each, and 256 columns took twice as long.
 STREAMS = 8
 
-# Registers that accumulators may take: half of those that there are with AVX-512.
-REGISTERS = 16
+# Part of the vector registers that accumulators may take: others hold what is added, and what rows are reckoned with.
+REGISTERS = 2
+
+# Bytes of a piece, and its rows at least, where results of its rows are computed before its sums: it is read from the
+# second-level cache again.
+AGAIN, ROWS_AGAIN = 384 * 1024, 16
 
 
 def takes(t: te.Tensor) -> bool:
@@ -42,13 +46,37 @@ def takes(t: te.Tensor) -> bool:
 
 def schedule(s: te.Schedule, t: te.Tensor, target: Target) -> tuple[te.Tensor, te.IterVar]:
     """`t`, whose last axis runs along memory. Gives the loop over rows, and whose it is."""
+    _, held, row = _pieces(s, t, target, _streams(t), PIECE, ROWS)
+    return held, row
+
+
+def takes_rows_of(t: te.Tensor, rows: te.Tensor) -> bool:
+    """Return whether `t` adds up what each row of a matrix is computed from, so that pieces of both go together."""
+    is_ready = not any(structure.is_reduction(u) for u in structure.stages([t]) if u is not t)
+    return is_ready and takes(t) and len(rows.shape) == 2 and any(u.shape == rows.shape for u in _matrices(t))
+
+
+def after_rows(s: te.Schedule, t: te.Tensor, rows: te.Tensor, target: Target) -> None:
+    """As `schedule`, where the rows of each piece are computed before it is summed up, and what both read before
+    these."""
+    read, inner = _matrices(t), [u for u in structure.stages([t]) if structure.is_statistic(u)]
+    (part, piece), *_ = _pieces(s, t, target, ROWS_AGAIN, AGAIN // len(read), ROWS_AGAIN)
+    s[rows].compute_with(s[part], piece, next(u for u in read if u.shape == rows.shape))
+    for u in inner:
+        s[u].compute_at(s[part], piece)
+
+
+def _pieces(
+    s: te.Schedule, t: te.Tensor, target: Target, streams: int, size: int, least: int
+) -> tuple[tuple[te.Tensor, te.IterVar], te.Tensor, te.IterVar]:
+    """The loop over pieces and whose it is; the sums of a tile, and their loop over rows. streams: rows of a block;
+    size: bytes of a matrix in a piece; least: its rows at least."""
     terms = structure.terms(t)
     lanes, columns = structure.lanes_of(t, target), t.shape[-1]
-    sums = prod(t.shape[k] for k in terms)
-    vectors = max(n for n in range(1, max(1, REGISTERS // sums) + 1) if n == 1 or columns % (n * lanes) == 0)
+    sums, registers = prod(t.shape[k] for k in terms), target.vector_registers // REGISTERS
+    vectors = max(n for n in range(1, max(1, registers // sums) + 1) if n == 1 or columns % (n * lanes) == 0)
     rows = cpu_injective.fuse(s, t, list(s[t].op.reduce_axis))
-    streams = _streams(t, rows.extent * columns)
-    piece, rest = s[t].split(rows, factor=_rows_of_piece(rows.extent, columns, streams))
+    piece, rest = s[t].split(rows, factor=_rows_of_piece(rows.extent, columns, streams, size, least))
     part = s.rfactor(t, piece)
     (inside,) = s[part].op.reduce_axis
     _, block = s[part].split(inside, nparts=streams if columns > vectors * lanes else rest.extent)
@@ -58,7 +86,7 @@ def schedule(s: te.Schedule, t: te.Tensor, target: Target) -> tuple[te.Tensor, t
     tile, beside = _tiles(s, part, own, terms, vectors, lanes)
     others = [a for k, a in enumerate(own[:-1]) if k not in terms]
     s[part].reorder(first, *others, *s[part].op.reduce_axis, tile, *beside)
-    cpu_injective.share(s, part, [first, *others])
+    piece, *_ = cpu_injective.share(s, part, [first, *others])
     s[held].compute_at(s[part], tile)
     number, first, *own = s[held].op.axis
     tile, beside = _tiles(s, held, own, terms, vectors, lanes)
@@ -66,7 +94,7 @@ def schedule(s: te.Schedule, t: te.Tensor, target: Target) -> tuple[te.Tensor, t
     (row,) = s[held].op.reduce_axis
     s[held].reorder(number, first, *others, tile, row, *beside)
     cpu_window.schedule(s, t, t, target)
-    return held, row
+    return (part, piece), held, row
 
 
 def _tiles(
@@ -82,15 +110,20 @@ def _tiles(
     return tile, [*beside, lane]
 
 
-def _streams(t: te.Tensor, size: int) -> int:
-    """Rows of a block. size: elements of the matrix."""
-    read = structure.stored_reads(t)
-    matrices = {id(load.source) for load in read if prod(source_of(load).shape) == size}
-    return max(1, STREAMS // max(1, len(matrices)))
+def _streams(t: te.Tensor) -> int:
+    """Rows of a block."""
+    return max(1, STREAMS // max(1, len(_matrices(t))))
 
 
-def _rows_of_piece(rows: int, columns: int, streams: int) -> int:
+def _matrices(t: te.Tensor) -> list[te.Tensor]:
+    """What `t` reads each element of."""
+    size = prod(a.extent for a in t.op.reduce_axis) * t.shape[-1]
+    read = dict.fromkeys(source_of(load) for load in structure.stored_reads(t))
+    return [u for u in read if prod(u.shape) == size]
+
+
+def _rows_of_piece(rows: int, columns: int, streams: int, size: int, least: int) -> int:
     """A multiple of the rows of a block, so that pieces are apart; as many in each where they can be."""
-    wanted = max(1, min(rows // ROWS, -(-rows * columns * 4 // PIECE)))
+    wanted = max(1, min(rows // least, -(-rows * columns * 4 // size)))
     pieces = next((n for n in range(wanted, 2 * wanted + 1) if rows % (n * streams) == 0), wanted)
     return -(-rows // (pieces * streams)) * streams

@@ -19,6 +19,7 @@ PIPELINE: tuple[Callable[[Kernel], Kernel], ...] = (
     hoist,
     simplify,
     vectorize,
+    hoist,
     unroll,
 )
 

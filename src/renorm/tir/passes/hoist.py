@@ -1,9 +1,10 @@
 """for (x, a, n) { A[x] = B[x]/sqrt(c) } -> let t = sqrt(c) { for (x, a, n) { A[x] = B[x]/t } }.
 
-Divisions, roots and transcendental functions that every round of a loop computes alike are computed before it. A buffer
-that the loop does not store to keeps its elements: whoever computes in place overlaps buffers element by element,
-and what all rounds read alike is no element of what they write. Only what every round surely reaches moves, so that
-nothing is computed that was not before. Parallel loops and GPU axes keep what they compute: each thread its own.
+Divisions, roots and transcendental functions that every round of a loop computes alike are computed before it, numbers
+and, once they are made (vectorize.py), vectors. A buffer that the loop does not store to keeps its elements: whoever
+computes in place overlaps buffers element by element, and what all rounds read alike is no element of what they write.
+Only what every round surely reaches moves, so that nothing is computed that was not before. Parallel loops and GPU axes
+keep what they compute: each thread its own.
 """
 
 from __future__ import annotations
@@ -82,9 +83,9 @@ class _Loop:
         """`s`, which every round reaches, with variables for what moves out of it."""
         if isinstance(s, For) and (constant(s.extent) or 0) < 1:
             return s
+        if isinstance(s, Store) and s.predicate is not None:  # a value that is not stored need not have one
+            return rebuild(s, [], [self.expr(s.index), s.value, self.expr(s.predicate)])
         new = [self.expr(e) for e in expressions(s)]
-        if isinstance(s, Store) and s.predicate is not None:
-            new = [new[0], s.value, new[2]]  # a value that is not stored need not have one
         if isinstance(s, If):
             return If(new[0], s.then, s.otherwise)
         return rebuild(s, [self.stmt(c) for c in children(s)], new)
@@ -94,7 +95,7 @@ class _Loop:
         if same and expensive:
             if isinstance(e, Var):
                 return e
-            var, _ = self.moved.setdefault(key(e), (Var("hoisted", e.dtype), e))
+            var, _ = self.moved.setdefault(key(e), (Var("hoisted", e.dtype, e.lanes), e))
             return var
         if not expensive:
             return e
@@ -107,7 +108,7 @@ class _Loop:
         found = self._kinds.get(e)
         if found is None:
             parts = [self._kind(c) for c in parts_of(e)]
-            same = e.lanes == 1 and all(p[0] for p in parts)
+            same = all(p[0] for p in parts)
             if isinstance(e, Var):
                 same = e not in self.changing
             elif isinstance(e, Load):
