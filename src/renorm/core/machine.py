@@ -63,7 +63,7 @@ _CORES = {
     "znver4": _ZEN4,
     "znver5": _ZEN5,
 }
-_CORES_HERE = {
+_CORES_HERE: dict[tuple[str, ...], Core] = {
     ("GenuineIntel", "6", "85"): _COOPER_LAKE,
     ("GenuineIntel",): _XEON,
     ("AuthenticAMD", "25"): _ZEN4,
