@@ -14,7 +14,7 @@ from renorm import ops
 from renorm.driver.module import CompiledModule
 from renorm.graph import interpret, registry
 from renorm.graph.ir import Graph, Value
-from renorm.ops.tile_moments import TileMoments
+from renorm.ops.tile_moments import BESIDE, SCALE, TileMoments
 
 TARGETS = ("llvm", "llvm -mcpu=haswell")
 
@@ -182,6 +182,16 @@ def test_values_that_lie_in_rows_keep_their_normalization() -> None:
     module = network.compiled()
     assert "tile_moments" not in kernels(module)
     network.agrees(module)
+
+
+def test_usual_distances_have_no_subnormal_squares() -> None:
+    """A kernel of instance norms took four times as long for values near 1."""
+    rng = np.random.default_rng(0)
+    d = np.concatenate([rng.standard_normal(10_000) * 2.0**k for k in range(-60, 64)]).astype(np.float32)
+    t = d * np.float32(SCALE) + np.float32(BESIDE)
+    assert ((t * t < np.finfo(np.float32).tiny) & (t != 0)).mean() < 1e-5
+    far = d[np.abs(d) >= 2.0**50]
+    np.testing.assert_array_equal(far * np.float32(SCALE) + np.float32(BESIDE), far * np.float32(SCALE))
 
 
 @pytest.mark.parametrize("case", ["first element far away", "squares overflow", "constant", "tiny"])
