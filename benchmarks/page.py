@@ -142,6 +142,7 @@ python -m benchmarks run                   # --networks resnet50,my.onnx --runti
 python -m benchmarks run --target "llvm -mcpu=haswell"   # on a CPU with AVX-512: all of them held to AVX2
 python -m benchmarks any-shape             # --networks unet --measures calls --quick --target "llvm -mcpu=haswell"
 python -m benchmarks estimates             # what convolutions are estimated to take: --target "llvm -mcpu=haswell"
+python -m benchmarks predictions           # what all kernels are predicted to take, beside what they take
 python -m benchmarks page
 renorm bench my.onnx --against ort,openvino
 ```"""
