@@ -13,7 +13,8 @@ from tests.tir.programs import kernels
 from renorm import te
 from renorm.codegen.phases import cut
 from renorm.core.machine import Level, Machine
-from renorm.tir.nodes import Kernel
+from renorm.tir.footprints import Touched
+from renorm.tir.nodes import Buffer, Kernel
 from renorm.tir.parse import parse
 from renorm.tir.passes import prepare
 from renorm.tir.predicted import Predicted, Prediction
@@ -175,3 +176,10 @@ def test_open_extents_are_typical_ones() -> None:
     s[c].vectorize(s[c].op.axis[1])
     kernel = prepare(te.lower(s, [a, c], name="k"))
     assert predicted(kernel, (0.0, 0.0, 0.0)).cycles == pytest.approx(64 * 5 / 4 + END)  # a round has 5 instructions
+
+
+def test_runs_of_lines_are_no_lists_of_lines() -> None:
+    """A small shift over many rounds: a tensor of 2^40 bytes."""
+    buffer = Buffer("x", "float32", 1 << 38)
+    touched = Touched({(buffer, (), ((4, 1 << 38),)): {(0, 4)}})
+    assert touched.bytes[buffer] == 1 << 40

@@ -65,8 +65,8 @@ class TileMeans(TileStatistics):
 
 
 SCALE = 2.0**-64  # what brings distances from 2^64 on into the range of those whose squares are finite
-# Beside distances so scaled, which keeps their squares out of what CPUs take a hundred cycles for, subnormal numbers; of
-# those for which it matters, from 2^50 on, it changes no bit
+# Beside distances so scaled: squares are no subnormal numbers, for which CPUs take a hundred cycles; of those for which
+# it matters, from 2^50 on, it changes no bit
 BESIDE = 2.0**-40
 FEW = 32  # elements of which the mean is a pivot
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from itertools import pairwise
 from math import ceil
 
 from renorm.core import dtypes
@@ -176,12 +175,14 @@ def _footprint(touched: Iterable[Span], shifts: Shifts) -> float:
     """
     ordered = sorted(shifts)
     longer = sum(shift * (rounds - 1) for shift, rounds in ordered if shift < LINE)
-    lines = set[int]()
-    for first, end in touched:
-        lines.update(range(first // LINE, int(end + longer - 1) // LINE + 1))
-    held = sorted(lines)
-    runs = 1 + sum(b > a + 1 for a, b in pairwise(held))
-    nbytes, span = len(held) * LINE, (held[-1] - held[0] + 1) * LINE
+    held = list[tuple[int, int]]()  # first line of a run, and the one behind it
+    for first, behind in sorted((first // LINE, int(end + longer - 1) // LINE + 1) for first, end in touched):
+        if held and first <= held[-1][1]:
+            held[-1] = held[-1][0], max(behind, held[-1][1])
+        else:
+            held.append((first, behind))
+    runs, span = len(held), (held[-1][1] - held[0][0]) * LINE
+    nbytes = sum(behind - first for first, behind in held) * LINE
     for shift, rounds in ordered:
         if shift >= LINE:
             more = rounds - 1
