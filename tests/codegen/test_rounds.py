@@ -50,12 +50,12 @@ def test_a_loop_of_unknown_length_has_none() -> None:
 
 
 def sums(rows: int, rounds: int, *others: Stmt, scope: str = "register") -> For:
-    """total[i] += x[k], for k in rounds, rows i written out, in vectors of eight."""
-    total, x, k = Buffer("total", "float32", rows * 8, scope), Buffer("x", "float32", rounds * 8), Var("k")
-    value = Load(x, [Ramp(k * 8, const(1), 8)])
+    """total[i] += x[k], for k in rounds, rows i written out, in vectors of sixteen."""
+    total, x, k = Buffer("total", "float32", rows * 16, scope), Buffer("x", "float32", rounds * 16), Var("k")
+    value = Load(x, [Ramp(k * 16, const(1), 16)])
     stores = [
         Store(total, at, Binary("+", Load(total, [at]), value))
-        for at in (Ramp(const(8 * i), const(1), 8) for i in range(rows))
+        for at in (Ramp(const(16 * i), const(1), 16) for i in range(rows))
     ]
     return For(k, const(0), const(rounds), "serial", Seq((*stores, *others)))
 
@@ -65,14 +65,15 @@ def sums(rows: int, rounds: int, *others: Stmt, scope: str = "register") -> For:
     [(16, 16, 8), (24, 16, 4), (28, 16, 4), (12, 8, 4), (12, 96, 8), (12, 7, 1), (12, 9, 3), (200, 16, 1), (4, 2, 1)],
 )
 def test_rounds_stand_together_as_far_as_they_are_few(rows: int, rounds: int, together: int) -> None:
-    assert written_out(sums(rows, rounds), 32) == together
+    assert written_out(sums(rows, rounds), 64) == together
+    assert written_out(sums(rows, rounds), 32) == 1
 
 
 def test_what_is_no_sum_in_registers_stands_alone() -> None:
     memory = Buffer("y", "float32", 8)
-    assert written_out(sums(12, 16, scope="local"), 32) == 1
+    assert written_out(sums(12, 16, scope="local"), 64) == 1
     at = Ramp(const(0), const(1), 8)
-    assert written_out(sums(12, 16, Store(memory, at, Load(memory, [at]))), 32) == 1
+    assert written_out(sums(12, 16, Store(memory, at, Load(memory, [at]))), 64) == 1
 
 
 def test_sums_of_rows_beyond_the_last_tile_are_not_computed() -> None:
