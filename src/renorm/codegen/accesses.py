@@ -1,4 +1,4 @@
-"""Which arguments each phase of a kernel touches."""
+"""Find which arguments each phase of a kernel touches."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _LATENCY = 4.5  # cycles of a multiply-add; half of one more than makers say: sc
 _LATENCY_OF_PAIRS = 6.5  # the same of a product of pairs
 _ISSUE = 4.0  # instructions that begin per cycle in a loop that LLVM has ordered; machines say 4 to 8
 _LATE = 0.1  # the part of the time for bytes that come while something is computed, for which that waits all the same
-_FEWEST = 10  # rows that a matrix instruction takes the time of at least
+FEWEST = 10  # rows that a matrix instruction takes the time of at least
 _START = 16  # cycles of a step of a tile besides, which hold against many small tiles
 # Of the last cache, what one core has at most. A virtual machine tells of one that others fill as well: of 480 MB that
 # Linux told, 32 MB that were read again and again came at 29 GB/s, 64 MB at 16, which is memory's rate
@@ -32,8 +32,8 @@ FILL = 0.75  # of a cache that is left for what shall stay: something passes thr
 
 @dataclass(frozen=True)
 class Core:
-    """What is measured of a kind of cores. halves: whether it begins half as many products and loads of 64 bytes per
-    cycle as of 32 bytes. pairs: whether products of pairs of bfloat16 begin as often as multiply-adds, which are half
+    """Hold what is measured of a kind of cores. halves: whether it begins half as many products and loads of 64 bytes
+    per cycle as of 32 bytes. pairs: whether products of pairs of bfloat16 begin as often as multiply-adds, which are half
     as many products. rates: bytes per cycle that it reads from beginning to end of the second and third cache; memory:
     the same, where weights are asked for ahead. loaded: of a product of 64 bytes, what a load costs that is hidden;
     weight: times as much that one of a vector of weights costs, from beyond the first cache."""
@@ -108,7 +108,7 @@ class MatrixUnit:
 
     def step(self, registers: Sequence[int], across: int) -> float:
         """Return the cycles of one product of a tile. across: registers along the columns."""
-        products = across * sum(max(_FEWEST, rows) for rows in registers)
+        products = across * sum(max(FEWEST, rows) for rows in registers)
         return max(products, sum(registers) + across * self.rows) + _START
 
 

@@ -114,7 +114,7 @@ class GroupsOfConv(Rewrite):
         return conv.with_attributes(group=conv.group // k)(m.x, weight, m.bound.get("b"))
 
     def _together(self, m: Match) -> int:
-        """How many groups are whole blocks of channels."""
+        """Return how many groups together are whole blocks of channels."""
         results, channels, *_ = static(m.w.shape)
         per_group = results // m.root.op.values["group"], channels
         return lcm(*(self._block // gcd(self._block, n) for n in per_group))

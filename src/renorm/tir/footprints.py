@@ -33,7 +33,7 @@ Bytes = dict[Buffer, float]
 
 
 class Places:
-    """Where accesses of a kernel lie: the linear forms of their indices."""
+    """Tell where accesses of a kernel lie, by the linear forms of their indices."""
 
     def __init__(self) -> None:
         self._one = one_of_each()

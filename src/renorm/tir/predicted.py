@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from renorm.core.machine import FILL, Machine
+from renorm.core.machine import FEWEST, FILL, Machine
 from renorm.expr.nodes import Expr, Var
 from renorm.expr.rewrite import loads
 from renorm.tir.footprints import Bytes, Places, Touched
@@ -32,7 +32,6 @@ CYCLE = 0.29  # ns: Sapphire Rapids with vectors of 64 bytes; others 0.2 to 0.35
 _WINDOW = 512.0  # instructions: Golden Cove; Zen 4 320, Skylake 224
 _STAGE = 2000.0  # cycles of a round of a stage at most
 _PAIRS = 2.0  # cycles of a product of pairs, where it takes longer than a multiply-add
-_FEWEST = 10.0  # cycles of a matrix instruction at least, as MatrixUnit.step has it
 _LOOP = 2.0  # instructions that count rounds
 # Cycles of the end of a loop: as foreseen, and where it has more rounds than a predictor of branches remembers
 _END, _UNFORESEEN, _REMEMBERED = 2.0, 15.0, 32
@@ -230,7 +229,7 @@ class Prediction:
             cycles = size / self._machine.products
         else:
             is_product = len(nest) > 2
-            cycles = max(_FEWEST, size / (unit.columns * (unit.depth if is_product else 1)))
+            cycles = max(FEWEST, size / (unit.columns * (unit.depth if is_product else 1)))
         return _Part(touched, [_Stage({"products of matrices": cycles}, touched.misses)])
 
 
