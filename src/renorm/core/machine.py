@@ -33,7 +33,7 @@ FILL = 0.75  # of a cache that is left for what shall stay: something passes thr
 @dataclass(frozen=True)
 class Core:
     """Hold what is measured of a kind of cores. halves: whether it begins half as many products and loads of 64 bytes
-    per cycle as of 32 bytes. pairs: whether products of pairs of bfloat16 begin as often as multiply-adds, which are half
+    per cycle as of 32 bytes. pairs: whether products of pairs of bfloat16 begin as often as multiply-adds, that is half
     as many products. rates: bytes per cycle that it reads from beginning to end of the second and third cache; memory:
     the same, where weights are asked for ahead. loaded: of a product of 64 bytes, what a load costs that is hidden;
     weight: times as much that one of a vector of weights costs, from beyond the first cache."""
