@@ -116,7 +116,7 @@ class Team:
         self.x, self.y, self.caller = (Memory(PAGE) for _ in range(3))
         self.process, self.pool = Memory(layout.PROCESS_BYTES), Memory(layout.POOL_BYTES)
         for memory, fields in (
-            (self.process, {layout.PATIENT: 100_000, layout.CORES: 64, layout.CLOCK: told.address(0, "clock")}),
+            (self.process, {layout.PATIENT: 100_000, layout.IDLE: 100_000, layout.CORES: 64, layout.CLOCK: told.address(0, "clock")}),
             (self.pool, {layout.PROCESS: self.process.address, layout.THREADS: threads, layout.FREE: 1}),
         ):
             for field, word in fields.items():

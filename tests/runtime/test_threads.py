@@ -231,12 +231,29 @@ def test_teams_that_run_at_once(mirrors, mirrored, others):
     assert busy() == 0
 
 
-@pytest.mark.parametrize("spins", [0, 1])
-def test_threads_that_sleep_at_once(mirrors, mirrored, spins):
-    pauses = [threads._word(threads._process, field) for field in (layout.PATIENT, layout.HASTY)]
+def test_a_worker_waits_for_a_run_as_long_as_the_process_says(mirrors, walker):
+    m, process = mirrors(64, 9, 2, 2), Memory(layout.PROCESS_BYTES)
+    m._team = team = threads.Team(2, walker, "x86_64")
+    process.array[:] = threads._process.array
+    threads._word(process, layout.CORES).value = 64
+    threads._word(process, layout.IDLE).value = 200_000_000
+    threads._word(team.pool, layout.PROCESS).value = process.address
+    parked = ctypes.c_int32.from_address(team.pool.address + layout.PARKED)
+    m.run(np.zeros(64, np.float32))
+    begin = time.monotonic()
+    while not parked.value and time.monotonic() < begin + 30:
+        time.sleep(0.001)
+    spent = time.monotonic() - begin
+    team.close()
+    assert 0.15 < spent < 30
+
+
+@pytest.mark.parametrize("patience", [0, 1])
+def test_threads_that_sleep_at_once(mirrors, mirrored, patience):
+    pauses = [threads._word(threads._process, field) for field in (layout.PATIENT, layout.IDLE, layout.HASTY)]
     before = [p.value for p in pauses]
     for p in pauses:
-        p.value = spins
+        p.value = patience
     for count in (2, 3, 8):
         m = mirrors(64, 9, count, 2)
         for k in range(40):

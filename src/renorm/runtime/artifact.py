@@ -50,7 +50,7 @@ from renorm.runtime.program import ALIGNMENT, Program, align
 from renorm.runtime.signing import Key
 
 MAGIC = b"\x89RENORM\n"
-VERSION = 14
+VERSION = 15
 HEADER_BYTES = 256
 _HEADER = struct.Struct("<8sI4xQQQ8x32s32s32s")  # what the digest is of
 _SIGNED = struct.Struct(f"<{_HEADER.size}s64s16x32s")

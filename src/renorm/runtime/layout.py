@@ -22,7 +22,7 @@ LINE = 128  # bytes; x86 fetches cache lines in pairs, so 64 would let neighbour
 # process
 BUSY = 0 * LINE  # threads of all runs in flight
 CORES = 1 * LINE  # as long as BUSY is no more, a thread that waits is patient
-PATIENT = CORES + 8  # pauses before a thread that waits goes to sleep
+PATIENT = CORES + 8  # nanoseconds before a thread that waits for others of its run goes to sleep
 HASTY = CORES + 16  # the same where another thread may want the core
 SYSCALL = CORES + 24  # address of the C library's syscall()
 CLOCK = CORES + 32  # address of the C library's clock_gettime()
@@ -30,6 +30,7 @@ LEAVE = CORES + 40  # address of PyEval_SaveThread(); 0 where no interpreter cal
 RETURN = CORES + 48  # address of PyEval_RestoreThread()
 SIGNALS = CORES + 56  # address of PyErr_CheckSignals()
 PERIOD = CORES + 64  # struct timespec: how long a thread that can be called off sleeps before it looks
+IDLE = CORES + 80  # like PATIENT, where it waits for a run
 PROCESS_BYTES = 2 * LINE
 
 # pool: sleepers are counted in 32 bits; futex looks at the lower half of a word

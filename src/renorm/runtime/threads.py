@@ -41,9 +41,11 @@ from renorm.runtime.openmp import AGAIN_S, ParallelRegion, entrance
 
 MOST = 1024  # more threads than this are taken for a mistake
 VARIABLE = "RENORM_NUM_THREADS"
-# Pauses before a thread that waits goes to sleep. About 40 us: longer than a gap between runs in a loop, shorter than
-# what a scheduler gives a thread; about 1 us where another thread may want the core.
-PATIENT, HASTY = 2000, 50
+# Nanoseconds before a thread that waits goes to sleep. To wake it takes 50 to 100 us; a virtual machine also gives up
+# the core, and may come back on another one, with cold caches: kernels then took 1.1 to 1.4 of their time.
+# PATIENT: until the others of its run are as far. IDLE: until the next run, which in a loop comes sooner. Both are what
+# peers wait (ONNX Runtime 1 ms, libgomp some ms). HASTY: where another thread of a team may want the core.
+PATIENT, IDLE, HASTY = 5_000_000, 1_000_000, 1_000
 HOME_S = 1.0  # that the end of the process waits for workers
 
 
@@ -194,7 +196,7 @@ def _shared() -> Memory:
         layout.RETURN: python.PyEval_RestoreThread,
         layout.SIGNALS: python.PyErr_CheckSignals,
     }
-    words = {layout.PATIENT: PATIENT, layout.HASTY: HASTY, layout.PERIOD + 8: layout.PERIOD_NS}
+    words = {layout.PATIENT: PATIENT, layout.IDLE: IDLE, layout.HASTY: HASTY, layout.PERIOD + 8: layout.PERIOD_NS}
     for field, word in words.items():
         _word(memory, field).value = word
     for field, function in functions.items():

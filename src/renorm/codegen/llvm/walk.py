@@ -256,7 +256,7 @@ def _together(f: Routine, run: Run, threads: Number) -> None:
         (pool + layout.GENERATION).fetch_add(ORDERED, 1)
     until(f, run, walk(f, run, 0, threads))
     (pool + layout.OPEN).store_atomic(ORDERED, 0)
-    wait(f, Run(pool, f.null, f.null), pool + layout.OUTSIDE, 0, pool + layout.LEAVING)
+    wait(f, Run(pool, f.null, f.null), pool + layout.OUTSIDE, 0, pool + layout.LEAVING, f.word(layout.PATIENT))
     pool.store(layout.ENDED_AT, clock(f, pool, MONOTONIC, call + walk_call.NOW))
 
 
@@ -323,7 +323,7 @@ def work(f: Routine, pool: Pointer) -> None:
     generation, outside = pool + layout.GENERATION, pool + layout.OUTSIDE
     seen = f.variable(0)
     with f.forever():
-        wait(f, Run(pool, f.null, f.null), generation, seen.value + 1, pool + layout.PARKED)
+        wait(f, Run(pool, f.null, f.null), generation, seen.value + 1, pool + layout.PARKED, f.word(layout.IDLE))
         seen.value = generation.load_atomic(ORDERED)  # runs may have come and gone
         f.stop((pool + layout.STOP).load_atomic(ORDERED, INT).differs(0))
         outside.fetch_add(ORDERED, -1)

@@ -1,6 +1,6 @@
 """Waiting for a word of the pool.
 
-A thread that waits pauses as often as the process says, then calls futex; whoever changes a word wakes only when
+A thread that waits pauses for as long as the process says, then calls futex; whoever changes a word wakes only when
 somebody sleeps:
 
     waits                          advances (walk_system)
@@ -19,22 +19,32 @@ from __future__ import annotations
 from renorm.codegen.llvm.lanes import where
 from renorm.codegen.llvm.routine import INT, ORDERED, RELAXED, Number, Pointer, Routine, Truth, Word, routine
 from renorm.codegen.llvm.walk_call import Run, ends
-from renorm.codegen.llvm.walk_system import WAIT, advance, futex, pause
+from renorm.codegen.llvm.walk_system import MONOTONIC, WAIT, advance, clock, futex, pause
 from renorm.runtime import layout
 
 
+LOOKS = 32  # pauses, of 10 to 40 ns each, between two looks at the clock, which take as long as one or two
+
+
 @routine()
-def wait(f: Routine, run: Run, word: Pointer, least: Number, sleepers: Pointer) -> None:
-    """Return when the word is `least` or more, or when the run of this call is to end."""
+def wait(f: Routine, run: Run, word: Pointer, least: Number, sleepers: Pointer, patience: Number) -> None:
+    """Return when the word is `least` or more, or when the run of this call is to end.
+
+    patience: byte of the process's memory that has the nanoseconds after which to sleep, where no other thread may want
+    the core.
+    """
     process = run.pool.pointer(layout.PROCESS)
-    is_crowded = (process + layout.BUSY).load_atomic(RELAXED) > process.load(layout.CORES)
-    spins = where(is_crowded, process + layout.HASTY, process + layout.PATIENT).load()
-    k = f.variable(0)
+    moment, since, k = f.stack(layout.MOMENT), f.variable(0), f.variable(0)
     with f.forever():
         f.give(when=word.load_atomic(ORDERED) >= least)
         pause(f)
         k.value += 1
-        f.stop(k.value >= spins)
+        with f.when((k.value & (LOOKS - 1)).equals(0)):
+            now = clock(f, run.pool, MONOTONIC, moment)
+            with f.when(k.value.equals(LOOKS)):
+                since.value = now
+            is_crowded = (process + layout.BUSY).load_atomic(RELAXED) > process.load(layout.CORES)
+            f.stop(now - since.value >= (process + where(is_crowded, f.word(layout.HASTY), patience)).load())
 
     sleepers.fetch_add(ORDERED, 1, INT)
     is_other = run.call.is_null
@@ -50,7 +60,7 @@ def wait(f: Routine, run: Run, word: Pointer, least: Number, sleepers: Pointer) 
 
 def until(f: Routine, run: Run, least: Word) -> None:
     """Wait until `least` iterations of the run are done, or it is to end."""
-    wait(f, run, run.pool + layout.DONE, least, run.pool + layout.WAITING)
+    wait(f, run, run.pool + layout.DONE, least, run.pool + layout.WAITING, f.word(layout.PATIENT))
 
 
 @routine()
@@ -59,7 +69,7 @@ def occupy(f: Routine, run: Run) -> Truth:
     free = run.pool + layout.FREE
     with f.forever():
         f.give(True, when=free.exchange(1, 0))
-        wait(f, run, free, 1, run.pool + layout.QUEUED)
+        wait(f, run, free, 1, run.pool + layout.QUEUED, f.word(layout.IDLE))
         f.stop(ends(f, run, False))
     return f.word(False)
 
