@@ -115,8 +115,9 @@ class Team:
         self.context = Context(Launches(program, image).table({}), 0, threads, self.cancels, self.cancels)
         self.x, self.y, self.caller = (Memory(PAGE) for _ in range(3))
         self.process, self.pool = Memory(layout.PROCESS_BYTES), Memory(layout.POOL_BYTES)
+        patience = dict.fromkeys((layout.PATIENT, layout.IDLE), 100_000)
         for memory, fields in (
-            (self.process, {layout.PATIENT: 100_000, layout.IDLE: 100_000, layout.CORES: 64, layout.CLOCK: told.address(0, "clock")}),
+            (self.process, {**patience, layout.CORES: 64, layout.CLOCK: told.address(0, "clock")}),
             (self.pool, {layout.PROCESS: self.process.address, layout.THREADS: threads, layout.FREE: 1}),
         ):
             for field, word in fields.items():

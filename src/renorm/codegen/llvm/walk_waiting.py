@@ -22,7 +22,6 @@ from renorm.codegen.llvm.walk_call import Run, ends
 from renorm.codegen.llvm.walk_system import MONOTONIC, WAIT, advance, clock, futex, pause
 from renorm.runtime import layout
 
-
 LOOKS = 32  # pauses, of 10 to 40 ns each, between two looks at the clock, which take as long as one or two
 
 
