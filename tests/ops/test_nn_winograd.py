@@ -267,6 +267,16 @@ def test_reference_of_the_op_is_the_convolution(setting: Setting, transformed: b
     assert error(y, case.expected()) < 1e-13
 
 
+def test_blocks_hold_all_tiles_without_padding() -> None:
+    """Weights that come from memory are then read once, while all tiles of 5 rows are multiplied with them."""
+    target = find("llvm -mtriple=x86_64-linux-gnu -mcpu=sapphirerapids")
+    work = Work.of((5, 5, 1, 5, 5, 256), 256, 16, target.machine_target, False)
+    assert 5 in {b.rows for _, r in work.registers() if r.rows == 1 for b in work.candidates(r)}
+    chosen, cost = choose(work)
+    assert (chosen.rows, chosen.columns) == (5, 5)
+    assert cost > 1
+
+
 @pytest.mark.parametrize("transforms_weights", [False, True])
 @pytest.mark.parametrize(
     ("shape", "channels"),

@@ -115,7 +115,7 @@ def test_a_worker_about_to_sleep_as_its_run_ends_does_not(mirrors, walker):
     m, process = mirrors(N, LENGTH, 2), Memory(layout.PROCESS_BYTES)
     m._team = team = threads.Team(2, walker, "x86_64")
     process.array[:] = threads._process.array
-    words = dict.fromkeys((layout.PATIENT, layout.IDLE, layout.HASTY), 0)
+    words: dict[int, int] = dict.fromkeys((layout.PATIENT, layout.IDLE, layout.HASTY), 0)
     words[layout.SYSCALL] = ctypes.cast(syscall, ctypes.c_void_p).value or 0
     for field, value in words.items():
         threads._word(process, field).value = value

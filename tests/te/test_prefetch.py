@@ -164,6 +164,38 @@ def test_a_round_asks_for_just_the_panel_of_a_later_one(p: Product) -> None:
                 assert mine[r] - min(wanted) == share
 
 
+@pytest.mark.parametrize("window", [1, 3])
+def test_what_asks_for_few_lines_stands_in_an_outer_loop_of_the_sum(window: int) -> None:
+    """Whether or not loops of one round lie between: to ask costs a division by 7 here."""
+    x = te.placeholder((7, 64, 4, window), name="X")
+    w = te.placeholder((2, 4, window, 16, 16), name="W")
+    k, q, i = (te.reduce_axis((0, n), name=n_) for n, n_ in ((4, "k"), (window, "q"), (16, "i")))
+    y = te.compute(
+        (32, 7), lambda c, p: te.sum(x[p, k * 16 + i, 0, q] * w[c // 16, k, q, i, c % 16], axis=[k, q, i]), name="Y"
+    )
+    s = te.create_schedule(y.op)
+    acc = s.cache_write(y, "register")
+    c, p = y.op.axis
+    panel, inside = s[y].split(c, factor=16)
+    s[y].reorder(panel, p, inside)
+    s[acc].compute_at(s[y], p)
+    c, p = s[acc].op.axis
+    s[acc].reorder(p, *s[acc].op.reduce_axis, c)
+    s[acc].vectorize(c)
+    s[acc].prefetch(w, panel, 1)
+    kernel = te.lower(s, [x, w, y])
+    loops = [f for f in walk(kernel.body) if isinstance(f, For) and any(isinstance(c, Prefetch) for c in _directly(f))]
+    assert [f.var.name for f in loops] == ["k" if window == 1 else "q"]
+
+
+def _directly(s: Stmt) -> Iterator[Stmt]:
+    """Yield the statements within this one that are in no loop within."""
+    for part in children(s):
+        if not isinstance(part, For):
+            yield part
+            yield from _directly(part)
+
+
 @settings(max_examples=25, deadline=None)
 @given(products())
 def test_the_interpreter_leaves_it_out(p: Product) -> None:

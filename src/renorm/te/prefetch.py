@@ -80,7 +80,7 @@ def hints(
             break
     if panel is None:
         return None
-    rounds = [c for c in path.within if c.loop is not None]
+    rounds = [c for c in path.within if c.loop is not None and c.extent.number != 1]
     counts, line = [c.extent.number or 0 for c in rounds], LINE // dtypes.itemsize(buffer.dtype)
     if not rounds or 0 in counts or panel.run < line:
         return None

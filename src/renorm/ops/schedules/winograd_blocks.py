@@ -64,7 +64,9 @@ def registers(
     for n in (n for n in (1, 2, 3, 4) if vectors % n == 0):
         for box in _boxes(counts, available // n, is_open):
             r = prod(box)
-            if r * n + n + 1 > available or (n > 1 and r * n > available - 6):
+            # products of 64 bytes spread their number themselves; else LLVM loads some ahead
+            most = available if machine.vector_bytes == 64 or n == 1 else available * 13 // 16
+            if r * n > min(most, available - n - 1):
                 continue
             if any(is_open):
                 at = [_open_cost(box, n, several, is_open, depth, machine) for several in _several(counts, is_open)]
@@ -167,7 +169,8 @@ class Work:
         """Blocks of whole registers, the smallest, and those whose data and products stay in half of the cache."""
         per_product = 4 * self.planes * register.vectors * self.lanes
         for by_channels in (True,) if self.transforms_weights else (False, True):
-            for rows in (register.rows << k for k in range((-(-self.counts[1] // register.rows) - 1).bit_length() + 1)):
+            high = -(-self.counts[1] // register.rows)  # registers that cover a plane
+            for rows in (register.rows * min(1 << k, high) for k in range((high - 1).bit_length() + 1)):
                 kept = register.images * rows * register.columns * per_product
                 if not by_channels:
                     kept += register.images * rows * register.columns * 4 * self.planes * self.channels
@@ -204,7 +207,7 @@ class Work:
         if self.transforms_weights:  # what the cache cannot hold is stored and loaded
             cost += STORED * shared.wait(8) * lanes / every * max(0.0, 1 - self.own / panel)
         else:
-            cost += memory.wait(weights, whole if b.by_channels else whole / blocks) / whole
+            cost += memory.wait(weights, whole / blocks) / whole
         if not self.transforms_weights:
             return cost + 1 / (blocks * groups if b.by_channels else blocks)
         # few pieces, of one length: what threads wait for each other at the end, of two threads or four
