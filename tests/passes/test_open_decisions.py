@@ -98,8 +98,8 @@ def transposed_pixel(x: Value) -> Value:
 
 
 def winograd(x: Value) -> Value:
-    wide = ops.conv(x, constant(64, CHANNELS, 1, 1))
-    return ops.conv(wide, constant(64, 64, 3, 3) / 64, constant(64), pads=(1, 0, 2, 1))
+    wide = ops.conv(x, constant(128, CHANNELS, 1, 1))
+    return ops.conv(wide, constant(128, 128, 3, 3) / 128, constant(128), pads=(1, 0, 2, 1))
 
 
 def batch_norms(x: Value) -> Value:
