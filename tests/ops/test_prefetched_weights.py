@@ -1,4 +1,5 @@
-"""Weights are asked for ahead where the sizes of a product say that memory would rest, and nowhere else."""
+"""Weights are asked for ahead where the sizes of a product say that memory would rest, and nowhere else; data in blocks
+of channels always is."""
 
 from __future__ import annotations
 
@@ -22,12 +23,20 @@ def weights(*shape: int) -> np.ndarray[Any, Any]:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-def hints(target: str, shape: tuple[int, ...], op: Callable[[Graph, Value], Value]) -> dict[str, int]:
-    """How many hints each kernel has."""
+def hints(
+    target: str, shape: tuple[int, ...], op: Callable[[Graph, Value], Value], of_data: bool = False
+) -> dict[str, int]:
+    """How many hints each kernel has for weights, or for data, which is its first parameter."""
     g = Graph("net")
     g.outputs = [op(g, g.input("x", "float32", shape))]
     m = renorm.compile(g, target=target, threads=1, precision="fast")
-    return {k.name: m.kernel(k.name).loops.count("prefetch ") for k in m.report.kernels}
+    found = dict[str, int]()
+    for k in m.report.kernels:
+        loops = m.kernel(k.name).loops
+        data = loops[loops.index("(") + 1 :].split(":")[0]
+        asked = loops.count(f"prefetch {data}[")
+        found[k.name] = asked if of_data else loops.count("prefetch ") - asked
+    return found
 
 
 def convolution(results: int, channels: int, size: int) -> Callable[[Graph, Value], Value]:
@@ -52,6 +61,13 @@ def test_convolutions_whose_weights_are_used_for_few_pixels(
     _, found, _ = hints(target, (1, 128, extent, extent), convolution(256, 128, size)).values()
     assert (found > 0) is expected
     assert found <= 4  # a few lines in a round
+
+
+@pytest.mark.parametrize("target", CPUS)
+@pytest.mark.parametrize("extent", [7, 56])
+def test_data_in_blocks_of_channels_is_asked_for(target: str, extent: int) -> None:
+    plain, blocked, _ = hints(target, (1, 128, extent, extent), convolution(256, 128, 1), of_data=True).values()
+    assert (plain, blocked) == (0, 1)
 
 
 @pytest.mark.parametrize("target", CPUS)

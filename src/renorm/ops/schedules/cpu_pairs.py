@@ -16,6 +16,7 @@ from renorm.core.target import Target
 from renorm.expr.nodes import Cast, Load
 from renorm.ops.schedules import cpu_injective, paired_weights
 from renorm.ops.schedules.products import sum_loops, terms
+from renorm.ops.schedules.weights_ahead import prefetch_data
 
 
 def takes(main: te.Tensor, target: Target) -> bool:
@@ -49,6 +50,8 @@ def register_loops(
     """The loops of an inner kernel: `around`, those of the sum, `unrolled`, which are written out, and `lane`, a vector
     of numbers or of pairs. blocks: in which memory holds what is summed over."""
     rounds = sum_loops(s, sums, blocks)
+    if blocks[0] > 1:
+        prefetch_data(s, sums, rounds[0], target)
     if not takes(sums, target):
         cpu_injective.register_loops(s, sums, [*around, *rounds], unrolled, lane)
         return
