@@ -186,7 +186,8 @@ class Work:
         groups = -(-self.results // wide)
         per_block = 4 * self.planes * b.tiles
         panel = 4 * self.planes * self.channels * wide  # of weights
-        cost = -(-down // b.rows) * b.rows / down - 1
+        # rows that fill up registers are in what a product costs itself
+        cost = -(-down // b.rows) * b.rows / (-(-down // b.register.rows) * b.register.rows) - 1
         shared, memory = self.machine.caches[2], self.machine.memory
         lanes = self.machine.products * self.lanes  # products per cycle
         whole = self.planes * self.channels * self.results * every / lanes  # cycles of all products
