@@ -232,20 +232,33 @@ def test_teams_that_run_at_once(mirrors, mirrored, others):
 
 
 def test_a_worker_waits_for_a_run_as_long_as_the_process_says(mirrors, walker):
+    """Giving way to others meanwhile; then it sleeps."""
+    library, word, numbers = ctypes.CDLL(None), ctypes.c_int64, list[int]()
+
+    @ctypes.CFUNCTYPE(word, word, ctypes.c_void_p, word, word, ctypes.c_void_p)
+    def syscall(number, address, operation, value, period):
+        if not numbers or numbers[-1] != number:
+            numbers.append(number)
+        return library.syscall(*map(word, (number, address or 0, operation, value)), ctypes.c_void_p(period))
+
     m, process = mirrors(64, 9, 2, 2), Memory(layout.PROCESS_BYTES)
     m._team = team = threads.Team(2, walker, "x86_64")
     process.array[:] = threads._process.array
-    threads._word(process, layout.CORES).value = 64
-    threads._word(process, layout.IDLE).value = 200_000_000
+    own = {layout.CORES: 64, layout.IDLE: 200_000_000, layout.PATIENT: 10**12}
+    own[layout.SYSCALL] = ctypes.cast(syscall, ctypes.c_void_p).value or 0
+    for field, value in own.items():
+        threads._word(process, field).value = value
     threads._word(team.pool, layout.PROCESS).value = process.address
     parked = ctypes.c_int32.from_address(team.pool.address + layout.PARKED)
     m.run(np.zeros(64, np.float32))
-    begin = time.monotonic()
-    while not parked.value and time.monotonic() < begin + 30:
+    begin, (sched_yield, futex) = time.monotonic(), (24, 202)
+    while not (parked.value and numbers[-1] == futex) and time.monotonic() < begin + 30:
         time.sleep(0.001)
     spent = time.monotonic() - begin
+    threads._word(process, layout.SYSCALL).value = threads._word(threads._process, layout.SYSCALL).value
     team.close()
     assert 0.15 < spent < 30
+    assert numbers[-2:] == [sched_yield, futex]
 
 
 @pytest.mark.parametrize("patience", [0, 1])

@@ -12,7 +12,8 @@ from renorm.codegen.llvm.ssa import I64, PTR, VOID
 from renorm.runtime import layout
 
 TRIPLES = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
-_FUTEX = {"x86_64": 202, "aarch64": 98}  # number of the system call
+_FUTEX = {"x86_64": 202, "aarch64": 98}  # numbers of system calls
+_YIELD = {"x86_64": 24, "aarch64": 124}
 WAIT, WAKE = 128, 129  # FUTEX_WAIT, FUTEX_WAKE, with FUTEX_PRIVATE_FLAG
 _ALL = 0x7FFFFFFF
 MONOTONIC, COARSE = 1, 6  # clocks: that which perf_counter reads; that of its last tick, some ms ago, which is cheaper
@@ -35,6 +36,13 @@ def this_thread(f: Routine) -> Word:
 def futex(f: Routine, pool: Pointer, word: Pointer, operation: Number, value: Number, time: Pointer) -> None:
     syscall = pool.pointer(layout.PROCESS).pointer(layout.SYSCALL)
     syscall.call(I64, _FUTEX[f.arch], word, operation, value, time, 0, 0, parameters="(i64, ...)")
+
+
+@routine(apart=True)
+def give_way(f: Routine, pool: Pointer) -> None:
+    """Let another thread that wants the core have it; where none does, go on."""
+    syscall = pool.pointer(layout.PROCESS).pointer(layout.SYSCALL)
+    syscall.call(I64, _YIELD[f.arch], parameters="(i64, ...)")
 
 
 @routine()

@@ -1,7 +1,7 @@
 """Waiting for a word of the pool.
 
-A thread that waits pauses for as long as the process says, then calls futex; whoever changes a word wakes only when
-somebody sleeps:
+A thread that waits pauses for as long as the process says, before long giving way to whatever else wants its core, then
+calls futex; whoever changes a word wakes only when somebody sleeps:
 
     waits                          advances (walk_system)
       sleepers += 1                  word += amount
@@ -19,10 +19,11 @@ from __future__ import annotations
 from renorm.codegen.llvm.lanes import where
 from renorm.codegen.llvm.routine import INT, ORDERED, RELAXED, Number, Pointer, Routine, Truth, Word, routine
 from renorm.codegen.llvm.walk_call import Run, ends
-from renorm.codegen.llvm.walk_system import MONOTONIC, WAIT, advance, clock, futex, pause
+from renorm.codegen.llvm.walk_system import MONOTONIC, WAIT, advance, clock, futex, give_way, pause
 from renorm.runtime import layout
 
 LOOKS = 32  # pauses, of 10 to 40 ns each, between two looks at the clock, which take as long as one or two
+OWN = 20_000  # ns of waiting before each look gives way: threads of other processes are not counted in BUSY
 
 
 @routine()
@@ -43,7 +44,10 @@ def wait(f: Routine, run: Run, word: Pointer, least: Number, sleepers: Pointer, 
             with f.when(k.value.equals(LOOKS)):
                 since.value = now
             is_crowded = (process + layout.BUSY).load_atomic(RELAXED) > process.load(layout.CORES)
-            f.stop(now - since.value >= (process + where(is_crowded, f.word(layout.HASTY), patience)).load())
+            waited = now - since.value
+            f.stop(waited >= (process + where(is_crowded, f.word(layout.HASTY), patience)).load())
+            with f.when(waited >= OWN):
+                give_way(f, run.pool)
 
     sleepers.fetch_add(ORDERED, 1, INT)
     is_other = run.call.is_null
