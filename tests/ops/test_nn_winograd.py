@@ -267,6 +267,14 @@ def test_reference_of_the_op_is_the_convolution(setting: Setting, transformed: b
     assert error(y, case.expected()) < 1e-13
 
 
+@pytest.mark.parametrize("shape", [(6, 6, 1, 7, 7, 192), (3, 6, 1, 6, 12, 384), (6, 6, 2, 4, 4, 96)])
+def test_weights_that_a_kernel_transforms_are_read_in_whole_blocks(shape: tuple[int, ...]) -> None:
+    """Three vectors of 32 bytes begin in the middle of a block of 16 channels, which the verifier refused."""
+    target = find("llvm -mtriple=x86_64-linux-gnu -mcpu=haswell").machine_target
+    for _, register in Work.of(shape, 128, 8, target, True).registers():
+        assert register.vectors in (1, 2, 4)
+
+
 def test_blocks_hold_all_tiles_without_padding() -> None:
     """Weights that come from memory are then read once, while all tiles of 5 rows are multiplied with them."""
     target = find("llvm -mtriple=x86_64-linux-gnu -mcpu=sapphirerapids")

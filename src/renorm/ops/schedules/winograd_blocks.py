@@ -10,6 +10,7 @@ from math import inf, prod
 from renorm.core.machine import FILL, Machine
 from renorm.core.target import Target
 from renorm.ops.schedules import tiles
+from renorm.ops.shared.winograd import BLOCK
 
 STORED = 2.0  # times as long as for other bytes of the cache that cores share, for weights that a core has stored there
 NEAR = 8  # times its own cache: weights that are larger come from memory
@@ -54,14 +55,15 @@ CLOSED: Open = (0, 0, 0)
 
 @cache
 def registers(
-    counts: Counts, vectors: int, depth: int, machine: Machine, is_open: Open = CLOSED
+    counts: Counts, widths: tuple[int, ...], depth: int, machine: Machine, is_open: Open = CLOSED
 ) -> list[tuple[float, Register]]:
     """Register tiles with what they cost for a product, at least 1: the cheapest one, and others near it, by cost.
-    counts: of tiles; depth: terms of a sum; is_open: which of the counts are typical ones only."""
+    counts: of tiles; widths: in vectors, that may be; depth: terms of a sum; is_open: which of the counts are typical
+    ones only."""
     available = machine.registers
     found: list[tuple[float, tuple[int, int, int, int]]] = []
     usual: list[float] = []  # costs at typical counts
-    for n in (n for n in (1, 2, 3, 4) if vectors % n == 0):
+    for n in widths:
         for box in _boxes(counts, available // n, is_open):
             r = prod(box)
             # products of 64 bytes spread their number themselves; else LLVM loads some ahead
@@ -162,8 +164,11 @@ class Work:
         return self.machine.caches[1].nbytes
 
     def registers(self) -> list[tuple[float, Register]]:
-        vectors = -(-self.results // self.lanes)
-        return registers(self.counts, vectors, self.channels, self.machine, self.is_open)
+        vectors, block = -(-self.results // self.lanes), max(1, BLOCK // self.lanes)
+        # what a kernel transforms lies in whole blocks of channels, or in one
+        fits = (lambda n: n % block == 0 or block % n == 0) if self.transforms_weights else (lambda n: True)
+        widths = tuple(n for n in (1, 2, 3, 4) if vectors % n == 0 and fits(n))
+        return registers(self.counts, widths, self.channels, self.machine, self.is_open)
 
     def candidates(self, register: Register) -> Iterator[Blocks]:
         """Blocks of whole registers, the smallest, and those whose data and products stay in half of the cache."""
