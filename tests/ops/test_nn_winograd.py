@@ -16,7 +16,8 @@ from renorm.driver.build import build
 from renorm.graph.ir import Graph, Value
 from renorm.ops import schedules
 from renorm.ops.schedules import cpu_winograd, structure, tiles
-from renorm.ops.schedules.winograd_blocks import Blocks, Register, Work, choose
+from renorm.ops.schedules.winograd_blocks import Blocks, Work, choose
+from renorm.ops.schedules.winograd_registers import Register
 from renorm.ops.shared.tiled import Tiled
 from renorm.ops.shared.winograd_weight import transformed_weight
 from renorm.ops.winograd_conv import WinogradConv, WinogradConvTranspose
@@ -265,6 +266,13 @@ def test_reference_of_the_op_is_the_convolution(setting: Setting, transformed: b
         w = transformed_weight(w.swapaxes(0, case.op.result_axis), filters)
     y = case.op.reference(case.x.astype(np.float64), w, np.asarray(case.b, np.float64))
     assert error(y, case.expected()) < 1e-13
+
+
+@pytest.mark.parametrize("x", [(1, 128, 28, 28), (1, 96, 17, 17)])
+def test_weights_that_a_kernel_transforms_are_read_where_they_are(x: tuple[int, ...]) -> None:
+    cpu = "llvm -mtriple=x86_64-linux-gnu -mcpu=haswell"
+    p = program(Case(Setting(x, 192)), cpu, reads=True, writes=True, transformed=False)
+    verify(te.lower(p.schedule, p.arguments))
 
 
 @pytest.mark.parametrize("shape", [(6, 6, 1, 7, 7, 192), (3, 6, 1, 6, 12, 384), (6, 6, 2, 4, 4, 96)])

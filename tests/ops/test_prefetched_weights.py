@@ -26,7 +26,7 @@ def weights(*shape: int) -> np.ndarray[Any, Any]:
 def hints(
     target: str, shape: tuple[int, ...], op: Callable[[Graph, Value], Value], of_data: bool = False
 ) -> dict[str, int]:
-    """How many hints each kernel has for weights, or for data, which is its first parameter."""
+    """Return how many hints each kernel has for weights, or for data, which is its first parameter."""
     g = Graph("net")
     g.outputs = [op(g, g.input("x", "float32", shape))]
     m = renorm.compile(g, target=target, threads=1, precision="fast")

@@ -166,7 +166,7 @@ def test_a_round_asks_for_just_the_panel_of_a_later_one(p: Product) -> None:
 
 @pytest.mark.parametrize("window", [1, 3])
 def test_what_asks_for_few_lines_stands_in_an_outer_loop_of_the_sum(window: int) -> None:
-    """Whether or not loops of one round lie between: to ask costs a division by 7 here."""
+    """To ask costs a division by 7 here, whether or not loops of one round lie between."""
     x = te.placeholder((7, 64, 4, window), name="X")
     w = te.placeholder((2, 4, window, 16, 16), name="W")
     k, q, i = (te.reduce_axis((0, n), name=n_) for n, n_ in ((4, "k"), (window, "q"), (16, "i")))

@@ -145,6 +145,11 @@ class Machine:
         """Return the machine as it is for products of pairs."""
         return replace(self, latency=_LATENCY_OF_PAIRS)
 
+    def accumulators(self, n: int) -> int:
+        """Return how many sums may stay in registers beside n vectors of weights: one register is left for a number
+        that is spread, more where several vectors use it, since LLVM loads numbers ahead."""
+        return min(self.registers - n - 1, self.registers if n == 1 else self.registers * 13 // 16)
+
     def step(self, r: int, n: int, weights: float = 0.0) -> float:
         """Return the cycles of r*n products. weights: bytes that all steps of a sum read of n vectors, which are read
         again for the next tile."""

@@ -80,6 +80,7 @@ def hints(
             break
     if panel is None:
         return None
+    # loops of one round are not in the code: they must not stand between those of several
     rounds = [c for c in path.within if c.loop is not None and c.extent.number != 1]
     counts, line = [c.extent.number or 0 for c in rounds], LINE // dtypes.itemsize(buffer.dtype)
     if not rounds or 0 in counts or panel.run < line:

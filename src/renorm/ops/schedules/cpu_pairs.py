@@ -15,8 +15,8 @@ from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.expr.nodes import Cast, Load
 from renorm.ops.schedules import cpu_injective, paired_weights
+from renorm.ops.schedules.prefetches import prefetch_data
 from renorm.ops.schedules.products import sum_loops, terms
-from renorm.ops.schedules.weights_ahead import prefetch_data
 
 
 def takes(main: te.Tensor, target: Target) -> bool:

@@ -18,6 +18,7 @@ from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, cpu_pairs, structure
 from renorm.ops.schedules.cpu_tiles import Statistics
+from renorm.ops.schedules.prefetches import prefetch_weights
 from renorm.ops.schedules.products import (
     blocks_summed,
     depth,
@@ -29,7 +30,6 @@ from renorm.ops.schedules.products import (
     vector_lanes,
 )
 from renorm.ops.schedules.tiles import choose_tile
-from renorm.ops.schedules.weights_ahead import prefetch_weights
 from renorm.topi import layout
 
 # Pieces of work that are shared out evenly enough, if more would slow down each

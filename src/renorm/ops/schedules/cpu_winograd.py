@@ -26,8 +26,9 @@ from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, cpu_tiles, structure
 from renorm.ops.schedules.cpu_tiles import Statistics
-from renorm.ops.schedules.weights_ahead import prefetch_weights
-from renorm.ops.schedules.winograd_blocks import Blocks, Register, Work, choose
+from renorm.ops.schedules.prefetches import prefetch_weights
+from renorm.ops.schedules.winograd_blocks import Blocks, Work, choose
+from renorm.ops.schedules.winograd_registers import Register
 from renorm.ops.shared.winograd import BLOCK
 from renorm.topi import layout
 

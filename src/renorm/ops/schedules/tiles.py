@@ -52,7 +52,7 @@ def choose_tile(
         if vectors % n and not is_ragged:
             continue
         for r in range(1, min(pixels, registers - 2) + 1):
-            if r * n + n + 1 > registers or (n > 1 and r * n > registers * 13 // 16):
+            if r * n > machine.accumulators(n):
                 continue
             cycles = sum(
                 a * b * machine.step(rows, wide, wide * machine.vector_bytes * depth)

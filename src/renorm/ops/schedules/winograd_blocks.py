@@ -1,35 +1,19 @@
-"""How a convolution by tiles is cut: what is in registers, in a block that stays in cache, and shared by threads."""
+"""How a convolution by tiles is cut: what is in a block that stays in cache, and what is shared by threads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import inf, prod
+from math import inf
 
 from renorm.core.machine import FILL, Machine
 from renorm.core.target import Target
-from renorm.ops.schedules import tiles
+from renorm.ops.schedules.winograd_registers import CLOSED, Counts, Open, Register, registers
 from renorm.ops.shared.winograd import BLOCK
 
 STORED = 2.0  # times as long as for other bytes of the cache that cores share, for weights that a core has stored there
 NEAR = 8  # times its own cache: weights that are larger come from memory
-FAR = 1.25  # register tiles are compared that cost no more than that many times the cheapest one
-WEIGHT = 3.0  # what a vector of weights costs beside a number that is spread: a block of tiles uses it a few times
-
-
-@dataclass(frozen=True)
-class Register:
-    """Tiles of one plane whose products are summed at once, in `vectors` vectors of channels."""
-
-    images: int
-    rows: int
-    columns: int
-    vectors: int
-
-    @property
-    def tiles(self) -> int:
-        return self.images * self.rows * self.columns
 
 
 @dataclass(frozen=True)
@@ -46,84 +30,6 @@ class Blocks:
     @property
     def tiles(self) -> int:
         return self.images * self.rows * self.columns
-
-
-Counts = tuple[int, int, int]  # of images, rows and columns
-Open = tuple[int, int, int]  # how many open extents each of these is a product of
-CLOSED: Open = (0, 0, 0)
-
-
-@cache
-def registers(
-    counts: Counts, widths: tuple[int, ...], depth: int, machine: Machine, is_open: Open = CLOSED
-) -> list[tuple[float, Register]]:
-    """Register tiles with what they cost for a product, at least 1: the cheapest one, and others near it, by cost.
-    counts: of tiles; widths: in vectors, that may be; depth: terms of a sum; is_open: which of the counts are typical
-    ones only."""
-    available = machine.registers
-    found: list[tuple[float, tuple[int, int, int, int]]] = []
-    usual: list[float] = []  # costs at typical counts
-    for n in widths:
-        for box in _boxes(counts, available // n, is_open):
-            r = prod(box)
-            # products of 64 bytes spread their number themselves; else LLVM loads some ahead
-            most = available if machine.vector_bytes == 64 or n == 1 else available * 13 // 16
-            if r * n > min(most, available - n - 1):
-                continue
-            if any(is_open):
-                at = [_open_cost(box, n, several, is_open, depth, machine) for several in _several(counts, is_open)]
-                usual.append(at[tiles.TYPICAL])
-                cost = sum(at) / len(at)
-            else:
-                padded = prod(-(-count // size) for count, size in zip(counts, box)) * r / prod(counts)
-                cost = _cost(r, n, depth, machine, padded)
-            found.append((cost, (*box, n)))
-    if usual:
-        found = [pair for pair, cost in zip(found, usual) if cost <= tiles.SLACK * min(usual)]
-    found.sort(key=lambda pair: pair[0])
-    return [(cost, Register(*sizes)) for cost, sizes in found if cost <= FAR * found[0][0]]
-
-
-def _cost(r: int, n: int, depth: int, machine: Machine, padded: float = 1.0) -> float:
-    """Return what a product costs of r tiles by n vectors in registers. padded: times as many as are needed."""
-    panel = n * machine.vector_bytes * depth
-    return padded * machine.slowness(r, n, panel) + machine.hidden(r, n, WEIGHT)
-
-
-def _several(typical: Counts, is_open: Open) -> Iterator[Counts]:
-    """Yield the counts at which tiles along open ones are compared."""
-    batch, down, across = (
-        tiles.extents(c, o) if o else [c] * len(tiles.SCALES) for c, o in zip(typical, is_open, strict=True)
-    )
-    yield from zip(batch, down, across, strict=True)
-
-
-def _open_cost(box: Counts, n: int, counts: Counts, is_open: Open, depth: int, machine: Machine) -> float:
-    """Return what a product costs at these counts where some are open: sums are shorter where the longest open side of
-    a box, the last one of the longest, ends (te.open_tiles)."""
-    side = max((size, i) for i, size in enumerate(box) if is_open[i])[1]
-    around = prod(-(-count // size) for i, (count, size) in enumerate(zip(counts, box)) if i != side)
-    cost = 0.0
-    for times, length in tiles.pieces(counts[side], box[side]):
-        r = prod(box) // box[side] * length
-        cost += around * times * r * _cost(r, n, depth, machine)
-    return cost / prod(counts)
-
-
-def _boxes(counts: Counts, most: int, is_open: Open) -> Iterator[Counts]:
-    """Images, rows and columns of at most that many tiles; several of one only where the next is whole, which is
-    unknown of an open one."""
-    batch, down, across = (most if o else count for count, o in zip(counts, is_open))
-    for columns in range(1, min(across, most) + 1):
-        yield 1, 1, columns
-    if is_open[2]:
-        return
-    for rows in range(2, min(down, most // max(across, 1)) + 1):
-        yield 1, rows, across
-    if is_open[1]:
-        return
-    for images in range(2, min(batch, most // max(across * down, 1)) + 1):
-        yield images, down, across
 
 
 @dataclass(frozen=True)
@@ -164,10 +70,10 @@ class Work:
         return self.machine.caches[1].nbytes
 
     def registers(self) -> list[tuple[float, Register]]:
-        vectors, block = -(-self.results // self.lanes), max(1, BLOCK // self.lanes)
-        # what a kernel transforms lies in whole blocks of channels, or in one
-        fits = (lambda n: n % block == 0 or block % n == 0) if self.transforms_weights else (lambda n: True)
-        widths = tuple(n for n in (1, 2, 3, 4) if vectors % n == 0 and fits(n))
+        vectors, block = -(-self.results // self.lanes), BLOCK // self.lanes
+        widths = tuple(n for n in (1, 2, 3, 4) if vectors % n == 0)
+        if self.transforms_weights:  # these lie in whole blocks of channels, or in one
+            widths = tuple(n for n in widths if n % block == 0 or block % n == 0)
         return registers(self.counts, widths, self.channels, self.machine, self.is_open)
 
     def candidates(self, register: Register) -> Iterator[Blocks]:
@@ -210,12 +116,11 @@ class Work:
             home = self.machine.caches[1]
         # the first block reads the weights from memory, where the kernel does not make them, and others once more
         cost += home.wait((blocks - 1) * weights, whole * (blocks - 1) / blocks) / whole
-        if self.transforms_weights:  # what the cache cannot hold is stored and loaded
-            cost += STORED * shared.wait(8) * lanes / every * max(0.0, 1 - self.own / panel)
-        else:
-            cost += memory.wait(weights, whole / blocks) / whole
         if not self.transforms_weights:
+            cost += memory.wait(weights, whole / blocks) / whole
             return cost + 1 / (blocks * groups if b.by_channels else blocks)
+        # what the cache cannot hold is stored and loaded
+        cost += STORED * shared.wait(8) * lanes / every * max(0.0, 1 - self.own / panel)
         # few pieces, of one length: what threads wait for each other at the end, of two threads or four
         return cost + 0.5 / groups + sum(-(-groups // n) * n / groups - 1 for n in (2, 4)) / 2
 
