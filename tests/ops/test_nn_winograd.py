@@ -269,7 +269,7 @@ def test_reference_of_the_op_is_the_convolution(setting: Setting, transformed: b
 
 
 @pytest.mark.parametrize("x", [(1, 128, 28, 28), (1, 96, 17, 17)])
-def test_weights_that_a_kernel_transforms_are_read_where_they_are(x: tuple[int, ...]) -> None:
+def test_weights_that_a_kernel_transforms_are_read_where_they_are(x: tuple[int, int, int, int]) -> None:
     cpu = "llvm -mtriple=x86_64-linux-gnu -mcpu=haswell"
     p = program(Case(Setting(x, 192)), cpu, reads=True, writes=True, transformed=False)
     verify(te.lower(p.schedule, p.arguments))
