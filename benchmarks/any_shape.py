@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from math import gcd
+from math import fsum, gcd
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
@@ -249,7 +249,7 @@ def _calls(subject: Subject, artifact: Path, settings: Settings, tell: Tell) -> 
             for process, ms in spent.items():
                 time.sleep(GAP)  # in which the threads of the other come to rest
                 ms += [t for told in process.ask(sizes=sizes[i : i + TURN])["ms"] for t in told]
-    renorm_s, ort_s = (sum(ms) / 1e3 for ms in spent.values())
+    renorm_s, ort_s = (fsum(ms) / 1e3 for ms in spent.values())
     return {"ratio": renorm_s / ort_s, "renorm_seconds": renorm_s, "ort_seconds": ort_s, "calls": len(sizes)}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, fsum, log
 from typing import Any
 
 LABELS = {
@@ -52,7 +52,8 @@ def to_its_own_precision(network: Network) -> float | None:
 
 
 def geometric_mean(values: list[float]) -> float:
-    return exp(sum(map(log, values)) / len(values))
+    # fsum, here and below: sum rounds otherwise since Python 3.12, and the page must not depend on who writes it
+    return exp(fsum(map(log, values)) / len(values))
 
 
 def error(network: Network, own: str = "renorm") -> float | None:
@@ -90,7 +91,7 @@ def behind(network: Network) -> list[Behind]:
         own = [k for k in network["layers"]["kernels"] if k["layer"] == i]
         flops, moved = (sum(k[work] for k in own) for work in ("flops", "bytes"))
         slowest = max(own, key=lambda k: k["us"])["kernel"]
-        us: dict[str, float] = {"renorm": sum(k["us"] for k in own)} | others
+        us: dict[str, float] = {"renorm": fsum(k["us"] for k in own)} | others
         found.append(Behind(slowest, len(own), us, flops, moved, any(k["is_nominal"] for k in own)))
     return [layer for layer in found if layer.lost > 0]
 

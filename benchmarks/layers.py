@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
 
 from onnx import GraphProto
 
@@ -46,7 +47,7 @@ def layers(graph: GraphProto, ours: Sequence[Iterable[str]], peers: Mapping[str,
     return [
         Layer(
             tuple(own),
-            {runtime: sum(us for us, at in kernels if sets.root(at) == root) for runtime, kernels in placed.items()},
+            {runtime: fsum(us for us, at in kernels if sets.root(at) == root) for runtime, kernels in placed.items()},
         )
         for root, own in members.items()
     ]

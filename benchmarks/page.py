@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from math import fsum
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -398,7 +399,7 @@ def _memory(networks: dict[str, Any]) -> Iterable[Sequence[Any]]:
 
 def _compiling(networks: dict[str, Any]) -> Iterable[Sequence[Any]]:
     for name, n in networks.items():
-        stages = (f"{sum(n['compile'][state]['seconds'].values()):.2f}" for state in ("cold", "warm"))
+        stages = (f"{fsum(n['compile'][state]['seconds'].values()):.2f}" for state in ("cold", "warm"))
         first = list[str]()
         for r in _runtimes(networks):
             told = n["runtimes"].get(r, {})
@@ -421,9 +422,9 @@ def _beside(networks: dict[str, Any]) -> Iterable[str]:
     labels, sums, slow = [LABELS[r] for r in ("renorm", *peers)], list[Sequence[Any]](), list[tuple[float, Any]]()
     for name, n in networks.items():
         layers, slower = n["layers"]["layers"], behind(n)
-        ours = sum(k["us"] for k in n["layers"]["kernels"])
-        ms = [f"{us / 1e3:.2f}" for us in (ours, *(sum(x.get(r, 0.0) for x in layers) for r in peers))]
-        sums.append((name, *ms, len(layers), len(slower), f"{sum(x.lost for x in slower) / ours:.1%}"))
+        ours = fsum(k["us"] for k in n["layers"]["kernels"])
+        ms = [f"{us / 1e3:.2f}" for us in (ours, *(fsum(x.get(r, 0.0) for x in layers) for r in peers))]
+        sums.append((name, *ms, len(layers), len(slower), f"{fsum(x.lost for x in slower) / ours:.1%}"))
         slow += [(x.lost / ours, (name, *_layer(x, peers, n["layers"]["limits"]))) for x in slower]
     slow.sort(key=lambda one: -one[0])
     yield _table(["network", *(f"{x}, ms" for x in labels), "layers", "another is faster in", "time lost there"], sums)
@@ -449,8 +450,8 @@ def _layer(x: Behind, peers: Sequence[str], limits: dict[str, float]) -> Sequenc
 def _kernels(networks: dict[str, Any]) -> Iterable[str]:
     for name, n in networks.items():
         limits, kernels = n["layers"]["limits"], n["layers"]["kernels"]
-        total = sum(k["us"] for k in kernels) or 1.0
-        least = sum(limit_us(k, limits) for k in kernels)
+        total = fsum(k["us"] for k in kernels) or 1.0
+        least = fsum(limit_us(k, limits) for k in kernels)
         rows = list[Sequence[Any]]()
         for kind, count, us, flops, moved, nominal in kinds(kernels)[:SHOWN]:
             limit = limit_us({"flops": flops, "bytes": moved}, limits)

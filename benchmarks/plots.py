@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from math import fsum
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def _roofline(result: dict[str, Any]) -> Figure:
     axes = figure.subplots()
     measured = {name: n["layers"] for name, n in result["networks"].items() if "layers" in n}
     for i, (name, layers) in enumerate(measured.items()):
-        total = sum(k["us"] for k in layers["kernels"])
+        total = fsum(k["us"] for k in layers["kernels"])
         shown = [k for k in layers["kernels"] if k["us"] > SMALL * total and k["flops"] and k["bytes"]]
         points = [(k["flops"] / k["bytes"], k["flops"] / k["us"] / 1e3) for k in shown]
         colour = mpl.colormaps["tab20"](i % 20)
