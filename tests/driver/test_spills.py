@@ -17,7 +17,7 @@ from renorm.driver import cache as caches
 from renorm.driver import kernels
 from renorm.graph import registry
 from renorm.graph.ir import Graph
-from renorm.ops.schedules import cpu_products
+from renorm.ops.schedules import cpu_rows
 from renorm.ops.schedules.tiles import Tile
 
 HOST = parse("llvm")
@@ -101,7 +101,7 @@ def test_where_all_spill_the_least_is_taken_and_reported(tiled: Callable[[Rows],
 @pytest.mark.usefixtures("cached")
 def test_the_cache_gives_what_was_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        cpu_products, "choose_tile", lambda pixels, vectors, machine, **_: (Tile(machine.registers + 2, 1), 1.0)
+        cpu_rows, "choose_tile", lambda pixels, vectors, machine, **_: (Tile(machine.registers + 2, 1), 1.0)
     )
     cold = renorm.compile(product())
     assert (cold.report.code.compiled, cold.report.code.refused) == (1, 1)

@@ -1,5 +1,5 @@
-"""Weights are asked for ahead where the sizes of a product say that memory would rest, and nowhere else; data in blocks
-of channels always is."""
+"""Weights are asked for ahead where the sizes of a product say that memory would rest, and nowhere else; data always
+is."""
 
 from __future__ import annotations
 
@@ -65,9 +65,12 @@ def test_convolutions_whose_weights_are_used_for_few_pixels(
 
 @pytest.mark.parametrize("target", CPUS)
 @pytest.mark.parametrize("extent", [7, 56])
-def test_data_in_blocks_of_channels_is_asked_for(target: str, extent: int) -> None:
-    plain, blocked, _ = hints(target, (1, 128, extent, extent), convolution(256, 128, 1), of_data=True).values()
-    assert (plain, blocked) == (0, 1)
+@pytest.mark.parametrize(("results", "channels"), [(256, 128), (116, 58), (116, 128)])
+def test_data_in_blocks_of_channels_or_in_rows_is_asked_for(
+    target: str, extent: int, results: int, channels: int
+) -> None:
+    found = hints(target, (1, channels, extent, extent), convolution(results, channels, 1), of_data=True)
+    assert list(found.values()) == [1, 1, 1]
 
 
 @pytest.mark.parametrize("target", CPUS)

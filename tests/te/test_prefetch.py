@@ -52,7 +52,8 @@ class Product:
         )
         return [x, w, y]
 
-    def schedule(self, hint: bool = True) -> tuple[te.Schedule, list[te.Tensor]]:
+    def schedule(self, hint: bool = True, of_data: bool = False) -> tuple[te.Schedule, list[te.Tensor]]:
+        """hint: for the weights of a later panel, or for the data of a later tile."""
         x, w, y = self.tensors()
         s = te.create_schedule(y.op)
         acc = s.cache_write(y, "register")
@@ -74,11 +75,11 @@ class Product:
         s[acc].unroll(vector)
         s[acc].vectorize(lane)
         if hint:
-            s[acc].prefetch(w, panel, self.offset)
+            s[acc].prefetch(*((x, tiles) if of_data else (w, panel)), self.offset)
         return s, [x, w, y]
 
-    def kernel(self, hint: bool = True) -> Kernel:
-        return te.lower(*self.schedule(hint))
+    def kernel(self, hint: bool = True, of_data: bool = False) -> Kernel:
+        return te.lower(*self.schedule(hint, of_data))
 
     def panel(self, number: int) -> set[int]:
         """The elements of W that a round reads, or would, beyond the last one."""
@@ -162,6 +163,25 @@ def test_a_round_asks_for_just_the_panel_of_a_later_one(p: Product) -> None:
             for r in range(0, per_round, hints):
                 share = len(wanted) * (r // hints) // asking
                 assert mine[r] - min(wanted) == share
+
+
+@settings(max_examples=120, deadline=None)
+@given(products())
+def test_runs_shorter_than_a_line_are_asked_for_one_by_one(p: Product) -> None:
+    """A tile reads a few pixels of each channel: where these lie within a line of each other, they are one run."""
+    found = [i for _, i in asked(p.kernel(of_data=True).body, {})]
+    panels, tiles = p.blocks // p.vectors, -(-p.pixels // p.tile)
+    if tiles == 1 or p.depth == 1 or p.depth % p.cut:
+        return
+    per_round, rest = divmod(len(found), p.batch * panels * tiles)
+    assert not rest
+    assert per_round <= max(p.depth, 2 * p.depth * p.pixels // LINE)
+    for r in range(p.batch * panels * tiles):
+        image, tile = r // (panels * tiles), r % tiles + p.offset
+        first = [(image * p.depth + k) * p.pixels + tile * p.tile for k in range(p.depth)]
+        lines = {i // LINE for i in found[r * per_round : (r + 1) * per_round]}
+        assert lines >= {i // LINE for i in first} if p.pixels > LINE else min(lines) == first[0] // LINE
+        assert min(first) // LINE <= min(lines) <= max(lines) <= (max(first) + p.tile + LINE) // LINE
 
 
 @pytest.mark.parametrize("window", [1, 3])

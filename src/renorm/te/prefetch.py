@@ -8,8 +8,9 @@
 The statement stands at the beginning of the innermost loop around T that is not written out, or of a loop of T around
 that, where its rounds ask for a line or a few: to ask costs a division. Which loops are within is read from their
 order: an axis that was fused is a digit of the fused loop, so that the next round is that of the axis, whichever thread
-computes it; after the last round comes what lies behind. Where what a round reads is no run of memory, and where sizes
-are open, by which each round would divide, a hint is left out.
+computes it; after the last round comes what lies behind. Runs with less than a line between them are one; one that is
+shorter than a line is asked for at once. Where what a round reads is no run of memory, and where sizes are open, by
+which each round would divide, a hint is left out.
 """
 
 from __future__ import annotations
@@ -71,35 +72,35 @@ def hints(
             [f"loops: {', '.join(loop.axis.name for loop in nest.path)}"],
             do="name a loop of this stage, or of one that it is computed in; fuse it, but do not split it",
         )
-    panel = None
+    panel, line = None, LINE // dtypes.itemsize(buffer.dtype)
     for reader in (nest, *nests.values()):
         reads = [position(t, indices) for t, indices in reader.reads if t is tensor]
         around = None if not reads else path if reader is nest else _path(algebra, reader, nests, axis)
         if reads and around is not None:
-            panel = _panel(algebra, around, reads)
+            panel = _panel(algebra, around, reads, line)
             break
     if panel is None:
         return None
     # loops of one round are not in the code: they must not stand between those of several
     rounds = [c for c in path.within if c.loop is not None and c.extent.number != 1]
-    counts, line = [c.extent.number or 0 for c in rounds], LINE // dtypes.itemsize(buffer.dtype)
-    if not rounds or 0 in counts or panel.run < line:
+    counts, piece = [c.extent.number or 0 for c in rounds], min(line, panel.run)
+    if not rounds or 0 in counts:
         return None
-    while len(rounds) > 1 and line * prod(counts) > panel.elements <= FEW * line * prod(counts[:-1]):
+    while len(rounds) > 1 and piece * prod(counts) > panel.elements <= FEW * piece * prod(counts[:-1]):
         outer = rounds[-2].loop
         if outer is rounds[-1].loop or not any(outer is x and x.is_emitted for x in nest.loops):
             break
         rounds.pop()
         counts.pop()
     step, last = Fraction(panel.elements, prod(counts)), rounds[-1].loop
-    lines = ceil(step / line)
+    lines = ceil(step / piece)
     if lines > MOST or last is None:
         return None
     number = ZERO
     for c, n in zip(rounds, counts, strict=True):
         number = number * n + c.value
     done = _divided(algebra, number * step.numerator, step.denominator)
-    asked = (panel.element(algebra, done.offset(i * line)).offset(panel.distance * offset) for i in range(lines))
+    asked = (panel.element(algebra, done.offset(i * piece)).offset(panel.distance * offset) for i in range(lines))
     return last, [Prefetch(buffer, algebra.value(form)) for form in asked]
 
 
@@ -135,8 +136,9 @@ class _Panel(NamedTuple):
         return found
 
 
-def _panel(algebra: LoopAlgebra, path: _Path, reads: Sequence[Linear]) -> _Panel | None:
-    """Return what is read while the loops within the axis run; reads: positions of elements, in their variables."""
+def _panel(algebra: LoopAlgebra, path: _Path, reads: Sequence[Linear], line: int) -> _Panel | None:
+    """Return what is read while the loops within the axis run; reads: positions of elements, in their variables. line:
+    elements of one: runs with less between them are one."""
     starts = sorted({form.constant for form in reads})
     steps = {b - a for a, b in pairwise(starts)}
     position, *rest = sorted(reads, key=lambda form: form.constant)
@@ -155,10 +157,12 @@ def _panel(algebra: LoopAlgebra, path: _Path, reads: Sequence[Linear]) -> _Panel
     run, others = 1, list[tuple[int, int]]()
     for k, n in sorted(counted):
         far = others[-1][0] * others[-1][1] if others else run
-        if k < far or n < 1:
+        if k < 0 or n < 1:
             return None
-        if k == run and not others:
-            run *= n
+        if not others and k <= max(run, line):
+            run += k * (n - 1)
+        elif k < far:
+            return None
         elif k == far:
             others[-1] = others[-1][0], others[-1][1] * n
         else:
