@@ -35,7 +35,8 @@ def hints(
         loops = m.kernel(k.name).loops
         data = loops[loops.index("(") + 1 :].split(":")[0]
         asked = loops.count(f"prefetch {data}[")
-        found[k.name] = asked if of_data else loops.count("prefetch ") - asked
+        others = loops.count("prefetch ") - asked - loops.count("prefetch transformed[")
+        found[k.name] = asked if of_data else others
     return found
 
 
@@ -91,6 +92,18 @@ def test_what_is_no_constant_is_not_asked_for() -> None:
 def test_winograd_asks_for_the_next_matrix_or_the_weights_that_it_transforms(target: str) -> None:
     found = hints(target, (1, 256, 14, 14), lambda g, x: renorm.ops.conv(x, weights(256, 256, 3, 3), pads=(1,) * 4))
     assert [n > 0 for name, n in found.items() if "winograd" in name] == [True]
+
+
+@pytest.mark.parametrize("extent", [14, 112])
+def test_winograd_asks_for_what_other_threads_have_transformed(extent: int) -> None:
+    """Where threads share channels; where they share tiles, each has what it transformed itself in its cache."""
+    g = Graph("net")
+    g.outputs = [
+        renorm.ops.conv(g.input("x", "float32", (1, 64, extent, extent)), weights(64, 64, 3, 3), pads=(1,) * 4)
+    ]
+    m = renorm.compile(g, target=CPUS[0], threads=1)
+    (loops,) = (m.kernel(k.name).loops for k in m.report.kernels if "winograd" in k.name)
+    assert loops.count("parallel (") == loops.count("prefetch transformed[") + 1 == (2 if extent == 14 else 1)
 
 
 @pytest.mark.parametrize("shape", [(1, 96, 7, 7), (3, 96, 7, 9)])

@@ -73,6 +73,8 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         tiles = prod(products.shape[2:5])
         passes = 1 if blocks.by_channels else -(-tiles // (blocks.images * blocks.rows * blocks.columns))
         prefetch_weights(s, sums, matrix, target, passes)
+    if blocks.by_channels and not target.spare:  # other cores have written most of it
+        s[sums].prefetch(tagged["input"], matrix, 1)
     block = _transform(s, tagged["input"], None if blocks.by_channels else (host, place[0]), lanes)
     _rows(s, tagged["rows"], tagged.get("pad"), tagged["input"], *block, lanes)
 
