@@ -19,6 +19,7 @@ from renorm.graph.ir import Graph
 from renorm.graph.op import Sample
 from renorm.graph.types import f32
 from renorm.ops.attention import Attention
+from renorm.ops.schedules import attention_blocks
 from renorm.tir.nodes import Allocate, walk
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -74,6 +75,25 @@ def test_any_size(case: tuple[list[Any], float, str]) -> None:
     q, k, v, mask = (*arrays, None)[:4]
     wanted = expected(q, k, v, mask, scale)
     np.testing.assert_allclose(y, wanted, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("keys", [257, 384, 391, 1000])
+@pytest.mark.parametrize("held", [24, 64])
+def test_sums_in_parts(keys: int, held: int) -> None:
+    """Of keys that no parts divide, masked and not, with what is no number in the last part."""
+    q, k, v = normal(2, 3, 41, held), normal(2, 1, keys, held), normal(2, 1, keys, held + 8)
+    mask = np.where(RNG.random((2, 1, 41, keys)) < 0.5, -np.inf, 0).astype(np.float32)
+    v[1, 0, -1, 5] = np.nan
+    parts = [
+        attention_blocks.choose(6, 41, keys, held + 8, targets.find(t).machine_target, keys).parts for t in TARGETS
+    ]
+    assert parts[1] == (-(-keys // 128) if keys > 256 else 1)
+    wanted = expected(q, k, v, mask, 0.2)
+    for target in TARGETS:
+        y = attended(q, k, v, mask, scale=0.2, target=target)
+        np.testing.assert_allclose(y, wanted, rtol=2e-5, atol=2e-5, equal_nan=True)
+    assert np.isnan(wanted[1, :, :, 5]).all()
+    assert np.isnan(wanted).sum() == 3 * 41
 
 
 @pytest.mark.parametrize("rows", [1, 33])

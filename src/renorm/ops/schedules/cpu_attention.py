@@ -4,7 +4,8 @@
       queries = scale * q, turned round                  a vector holds neighbouring queries
       for each few keys: scores = queries * k + mask     in registers, then in the cache
       most = greatest score; powers = exp(scores - most); total = sum of powers
-      for each tile: y = sum of powers * v / total       in registers; a vector holds neighbouring elements of values
+      for each tile: y = sum of powers * v / total       in registers; a vector holds neighbouring elements of values,
+                                                         for all keys, or a part of them (attention_blocks)
 
 Keys and values are read as they lie, unless rows lie so far apart that a cache holds few of them, or are no whole
 vectors: then a phase before copies them. No sum runs across a vector. Queries that are too few to fill vectors
@@ -22,16 +23,14 @@ from renorm.core.dtypes import itemsize
 from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.expr.nodes import Binary, Var
-from renorm.ops.schedules import cpu_attention_tiles, cpu_injective, cpu_reduction, structure
-from renorm.ops.schedules.tiles import MANY, choose_tile
+from renorm.ops.schedules import attention_blocks, cpu_attention_tiles, cpu_injective, cpu_reduction, structure
+from renorm.ops.schedules.tiles import MANY, Tile, choose_tile
 from renorm.ops.shared.tags import DOTS, KEYS, MIXED, POWERS, QUERIES, SCORES, VALUES
 from renorm.te.tensor import source_of
 
-MOST, ALL = 6, 8  # vectors of queries in a block, which tiles of 6, 8 and 12 rows divide; of a block that has all
 LINE, WAYS = 64, 16  # bytes of a line, and lines that one set of a second cache holds
 FIRST_SETS, TOGETHER = 64, 8  # of a first cache, and lines that one holds besides others
 CHAINS = 8  # of additions side by side, each of which waits for the one before
-FEWEST = 16  # pieces that threads share evenly enough
 
 
 def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
@@ -114,36 +113,24 @@ class _Attention:
         mixed, powers, scores = (self.stages[tag] for tag in (MIXED, POWERS, SCORES))
         *lead, row, column = self.axes
         keys, rows = powers.shape[-2:]
-        vectors = -(-rows // lanes)
         most = _rows_apart(self._held(self.stages[KEYS]), FIRST_SETS, TOGETHER)
         self._held(self.stages[VALUES])
-        machine = Machine.of(self.target)
-        beside, _ = choose_tile(keys, vectors, machine, is_ragged=True)
-        if beside.pixels > most:
-            beside, _ = choose_tile(most, vectors, machine, is_ragged=True)
-        times = self._times(prod(mixed.shape[:-2]), vectors, beside.vectors, keys)
-        block, row = s[out].split(row, factor=times * beside.vectors * lanes)
-        whole = self._tiles([*lead, block], row, column, min(rows, times * beside.vectors * lanes))
+        heads, width = prod(mixed.shape[:-2]), mixed.shape[-1]
+        blocks = attention_blocks.choose(heads, rows, keys, width, self.target, most)
+        block, row = s[out].split(row, factor=blocks.vectors * lanes)
+        whole = self._tiles([*lead, block], row, column, blocks.values, blocks.parts)
         for t in self.per_query:
-            self._rows(t, whole, self._chains(t, whole, beside.vectors * times))
+            self._rows(t, whole, self._chains(t, whole, blocks.vectors))
             s[t].set_scope("register")
         self._rows(powers, whole)
         self._turned(whole)
         s[scores].compute_at(s[out], whole)
         *lead, key, query = s[scores].op.axis
-        few, key = s[scores].split(key, factor=beside.pixels)
-        group, query = s[scores].split(query, factor=beside.vectors * lanes)
+        few, key = s[scores].split(key, factor=blocks.scores.pixels)
+        group, query = s[scores].split(query, factor=blocks.scores.vectors * lanes)
         vector, lane = s[scores].split(query, factor=lanes)
         cpu_injective.register_loops(s, scores, [*lead, few, group], [key, vector], lane)
         self._sum(self.stages[DOTS], scores, group)
-
-    def _times(self, heads: int, vectors: int, beside: int, keys: int) -> int:
-        """How many times as many vectors as are computed beside each other make a block: as many as half of a cache
-        holds, fewer where threads need more pieces, and alike in number."""
-        kept = self.target.cache_bytes // 2 // (4 * keys * self.lanes)
-        most = max(1, min(kept, ALL if vectors <= ALL else MOST, vectors * heads // FEWEST) // beside)
-        whole = -(-vectors // beside)
-        return -(-whole // -(-whole // most))
 
     def _chains(self, t: te.Tensor, whole: te.IterVar, vectors: int) -> Sequence[te.IterVar]:
         """Cuts a reduction over keys in parts where one of so many vectors would wait for the one before. Gives what
@@ -164,7 +151,9 @@ class _Attention:
             s[self.stages[tag]].compute_inline()
         *lead, row, column = self.axes
         once, row = s[out].split(row, nparts=1)
-        whole = self._tiles([*lead, once], row, column, self.stages[MIXED].shape[-2])
+        *_, rows, width = self.stages[MIXED].shape
+        tile, _ = choose_tile(rows, -(-width // self.lanes), Machine.of(self.target), most=MANY)
+        whole = self._tiles([*lead, once], row, column, tile, 1)
         for tag in (QUERIES, SCORES, POWERS):
             self._rows(self.stages[tag], whole)
         for t in self.per_query:
@@ -173,19 +162,39 @@ class _Attention:
             if structure.is_reduction(t):
                 cpu_reduction.nest(s, t, self.target, at=(out, whole))
 
-    def _tiles(self, order: list[te.IterVar], row: te.IterVar, column: te.IterVar, rows: int) -> te.IterVar:
-        """Loops over tiles of the result, in which sums of values stay in registers. Gives the loop around blocks."""
-        s, out, mixed, lanes = self.s, self.out, self.stages[MIXED], self.lanes
-        tile, _ = choose_tile(rows, -(-mixed.shape[-1] // lanes), Machine.of(self.target), most=MANY)
-        beside, row = s[out].split(row, factor=tile.pixels)
-        group, column = s[out].split(column, factor=tile.vectors * lanes)
-        vector, lane = s[out].split(column, factor=lanes)
-        cpu_injective.register_loops(s, out, [*order, group, beside], [row, vector], lane)
+    def _tiles(
+        self, order: list[te.IterVar], row: te.IterVar, column: te.IterVar, tile: Tile, parts: int
+    ) -> te.IterVar:
+        """Loops over tiles of the result, in which sums of values stay in registers, or parts of these. Gives the loop
+        around blocks."""
+        s, out, mixed = self.s, self.out, self.stages[MIXED]
+        sums = mixed
+        if parts > 1:
+            (keys,) = s[mixed].op.reduce_axis
+            part, _ = s[mixed].split(keys, factor=-(-keys.extent // parts))
+            sums = s.rfactor(mixed, part, 0)
+        *order, group, beside = self._cut(out, order, row, column, tile)
         whole = cpu_injective.share(s, out, order, structure.work(mixed))
         if len(whole) > 1:
             s[out].reorder(*whole, group, beside)
-        self._sum(mixed, out, beside)
+        if sums is not mixed:
+            s[mixed].set_scope("local")
+            s[mixed].compute_at(s[out], whole[-1])
+            *lead, row, column = s[mixed].op.axis
+            beside = self._cut(mixed, [*lead, *s[mixed].op.reduce_axis], row, column, tile)[-1]
+        self._sum(sums, out if sums is mixed else mixed, beside)
         return whole[-1]
+
+    def _cut(
+        self, t: te.Tensor, around: Sequence[te.IterVar], row: te.IterVar, column: te.IterVar, tile: Tile
+    ) -> list[te.IterVar]:
+        """Cuts what lies as results do in tiles; gives the loops around one."""
+        s = self.s
+        beside, row = s[t].split(row, factor=tile.pixels)
+        group, column = s[t].split(column, factor=tile.vectors * self.lanes)
+        vector, lane = s[t].split(column, factor=self.lanes)
+        cpu_injective.register_loops(s, t, [*around, group, beside], [row, vector], lane)
+        return [*around, group, beside]
 
     def _turned(self, whole: te.IterVar) -> None:
         """Queries, few of them at a time: their rows may share the ways of one set of the first cache."""
