@@ -146,6 +146,20 @@ def test_the_maximum_with_a_constant_is_one_instruction() -> None:
     assert "cmpunord" not in text
 
 
+@pytest.mark.parametrize("cpu", ["haswell", "znver4"])
+def test_a_chain_of_maxima_waits_for_one_of_them_and_one_more_instruction(cpu: str) -> None:
+    """Whether the other operand is a number is known before."""
+    x, y, i = Buffer("x", "float32", 64), Buffer("y", "float32", 8), Var("i")
+    most, here = Ramp(const(0), const(1), 8), Ramp(i * 8, const(1), 8)
+    body = Store(y, most, maximum(Load(y, [most]), Load(x, [here])))
+    kernel = program("most", (x, y), For(i, const(0), const(8), "serial", body))
+    target = find(f"llvm -mtriple=x86_64-linux-gnu -mcpu={cpu}")
+    text = assembly(compile_kernel(kernel, target), target)
+    assert text.count("vmaxps") == text.count("vcmpunordps") > 0
+    assert "blend" not in text
+    assert "vcmplt" not in text
+
+
 def test_equal_kernels_have_equal_keys_and_objects() -> None:
     a, b = double("a", "left"), double("b", "right")
     assert structure(a, Target()) == structure(b, Target())
