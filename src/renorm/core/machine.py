@@ -27,6 +27,7 @@ _START = 16  # cycles of a step of a tile besides, which hold against many small
 # Of the last cache, what one core has at most. A virtual machine tells of one that others fill as well: of 480 MB that
 # Linux told, 32 MB that were read again and again came at 29 GB/s, 64 MB at 16, which is memory's rate
 _KEPT = 32 << 20
+LINE = 64  # bytes that caches hand on together
 FILL = 0.75  # of a cache that is left for what shall stay: something passes through it meanwhile
 
 

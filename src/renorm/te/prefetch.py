@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from renorm.core import dtypes
 from renorm.core.errors import InvalidSchedule
+from renorm.core.machine import LINE
 from renorm.expr.linear import Linear
 from renorm.te.axes import axis_values
 from renorm.te.bounds import GPU_AXES, Loop, Nest
@@ -32,7 +33,6 @@ from renorm.te.schedule import Stage
 from renorm.te.tensor import IterVar, Tensor
 from renorm.tir.nodes import Buffer, Prefetch
 
-LINE = 64  # bytes
 FEW = 4  # lines that one round asks for where it may be an outer one: a core waits for some ten at a time
 MOST = 16  # lines that one round may ask for: more are no asking meanwhile
 

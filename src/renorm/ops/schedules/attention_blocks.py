@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from renorm.core.machine import FILL, Machine
+from renorm.core.machine import FILL, LINE, Machine
 from renorm.core.target import Target
 from renorm.ops.schedules.tiles import MANY, Tile, choose_tile
-from renorm.te.prefetch import LINE
 
 MOST = 8  # vectors of queries
 FEWEST = 12  # pieces that threads share evenly enough

@@ -20,7 +20,7 @@ from math import gcd, prod
 
 from renorm import te
 from renorm.core.dtypes import itemsize
-from renorm.core.machine import Machine
+from renorm.core.machine import LINE, Machine
 from renorm.core.target import Target
 from renorm.expr.nodes import Binary, Var
 from renorm.ops.schedules import attention_blocks, cpu_attention_tiles, cpu_injective, cpu_reduction, structure
@@ -28,7 +28,7 @@ from renorm.ops.schedules.tiles import MANY, Tile, choose_tile
 from renorm.ops.shared.tags import DOTS, KEYS, MIXED, POWERS, QUERIES, SCORES, VALUES
 from renorm.te.tensor import source_of
 
-LINE, WAYS = 64, 16  # bytes of a line, and lines that one set of a second cache holds
+WAYS = 16  # lines that one set of a second cache holds
 FIRST_SETS, TOGETHER = 64, 8  # of a first cache, and lines that one holds besides others
 CHAINS = 8  # of additions side by side, each of which waits for the one before
 

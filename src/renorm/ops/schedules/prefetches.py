@@ -21,9 +21,9 @@ from math import prod
 
 from renorm import te
 from renorm.core.dtypes import itemsize
+from renorm.core.machine import LINE
 from renorm.core.target import Target
 from renorm.ops.schedules import structure
-from renorm.te.prefetch import LINE
 from renorm.topi import layout
 
 RATES = 16, 32  # bytes per cycle: of memory, and of caches, where weights are gone over again
