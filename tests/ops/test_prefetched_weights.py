@@ -96,7 +96,7 @@ def test_winograd_asks_for_the_next_matrix_or_the_weights_that_it_transforms(tar
 
 @pytest.mark.parametrize("extent", [14, 112])
 def test_winograd_asks_for_what_other_threads_have_transformed(extent: int) -> None:
-    """Where threads share channels; where they share tiles, each has what it transformed itself in its cache."""
+    """Ask where threads share channels; where they share tiles, each has in its cache what it transformed."""
     g = Graph("net")
     g.outputs = [
         renorm.ops.conv(g.input("x", "float32", (1, 64, extent, extent)), weights(64, 64, 3, 3), pads=(1,) * 4)

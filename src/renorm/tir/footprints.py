@@ -16,13 +16,12 @@ from functools import reduce
 from math import ceil
 
 from renorm.core import dtypes
+from renorm.core.machine import LINE
 from renorm.expr.linear import Linear, linear_in_parts, one_of_each
 from renorm.expr.nodes import Binary, Broadcast, Const, Expr, OpenVar, Ramp, Var
 from renorm.expr.rewrite import children
 from renorm.tir.nodes import Buffer
 from renorm.tir.scope import typical
-
-LINE = 64  # bytes
 
 Terms = tuple[tuple[Expr, int], ...]  # atoms of an index and the bytes that each moves it
 Shifts = tuple[tuple[int, float], ...]  # bytes and rounds of loops

@@ -11,6 +11,7 @@ unless so few keys are summed at a time that the first one holds them. Then part
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from renorm.core.machine import FILL, LINE, Machine
 from renorm.core.target import Target
@@ -19,7 +20,14 @@ from renorm.ops.schedules.tiles import MANY, Tile, choose_tile
 MOST = 8  # vectors of queries
 FEWEST = 12  # pieces that threads share evenly enough
 PART, FEWEST_PARTS = 128, 3  # keys of a part at most, and parts
+WAYS = 16  # lines that one set of a second cache holds
+FIRST_SETS, TOGETHER = 64, 8  # of a first cache, and lines that one holds besides others
 ADDED = 3  # cycles in which a partial sum is loaded, added and stored
+
+
+def rows_apart(step: int, sets: int, ways: int) -> int:
+    """Return how many rows, so many bytes apart, a cache holds the same line of."""
+    return ways * sets // gcd(sets, step // LINE) if step and step % LINE == 0 else ways * sets
 
 
 @dataclass(frozen=True)
@@ -33,13 +41,13 @@ class Blocks:
     parts: int
 
 
-def choose(heads: int, rows: int, keys: int, columns: int, target: Target, most: int) -> Blocks:
+def choose(heads: int, rows: int, keys: int, columns: int, lanes: int, target: Target, most: int) -> Blocks:
     """Return the blocks for which the products of both sums cost least, of as many queries as a cache holds scores of,
-    fewer where threads need more pieces. rows: queries; columns: of values. most: keys that a tile of scores may read.
-    """
-    machine, lanes = Machine.of(target), target.lanes(4)
+    fewer where threads need more pieces. rows: queries; columns: of values; lanes: of a vector. most: keys that a tile
+    of scores may read."""
+    machine = Machine.of(target)
     vectors, across = -(-rows // lanes), -(-columns // lanes)
-    kept = int(FILL * target.cache_bytes) // (4 * keys * lanes)
+    kept = int(FILL * target.cache_bytes) // (keys * target.vector_bytes)
     found = list[tuple[float, Blocks]]()
     for n in range(max(1, min(kept, MOST, vectors)), 0, -1):
         pieces = -(-vectors // n)

@@ -16,20 +16,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import gcd, prod
+from math import prod
 
 from renorm import te
 from renorm.core.dtypes import itemsize
 from renorm.core.machine import LINE, Machine
 from renorm.core.target import Target
-from renorm.expr.nodes import Binary, Var
-from renorm.ops.schedules import attention_blocks, cpu_attention_tiles, cpu_injective, cpu_reduction, structure
+from renorm.ops.schedules import (
+    attention_axes,
+    attention_blocks,
+    cpu_attention_tiles,
+    cpu_injective,
+    cpu_reduction,
+    structure,
+)
+from renorm.ops.schedules.attention_blocks import FIRST_SETS, TOGETHER, WAYS
 from renorm.ops.schedules.tiles import MANY, Tile, choose_tile
 from renorm.ops.shared.tags import DOTS, KEYS, MIXED, POWERS, QUERIES, SCORES, VALUES
 from renorm.te.tensor import source_of
 
-WAYS = 16  # lines that one set of a second cache holds
-FIRST_SETS, TOGETHER = 64, 8  # of a first cache, and lines that one holds besides others
 CHAINS = 8  # of additions side by side, each of which waits for the one before
 
 
@@ -41,7 +46,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     cpu_injective.inline(s, outs, keep=[*found.values(), *per_query])
     out = outs[0]
     mixed, is_paired = found[MIXED], found[MIXED].op.attrs.get("in_pairs", False)
-    axes = _axes(s, out, mixed) if len(outs) == 1 and (target.has_tiles or not is_paired) else None
+    axes = attention_axes.of(s, out, mixed) if len(outs) == 1 and (target.has_tiles or not is_paired) else None
     if axes is None or any(0 in t.shape for t in chain):
         for t in (u for u in chain if not s[u].is_inline):
             cpu_reduction.nest(s, t, target)
@@ -58,37 +63,6 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
 
 def _is_of_queries(t: te.Tensor) -> bool:
     return structure.is_reduction(t) and t.op.tag not in (DOTS, MIXED)
-
-
-def _axes(s: te.Schedule, out: te.Tensor, mixed: te.Tensor) -> list[te.IterVar] | None:
-    """The axes of `out` in the order of those of `mixed`, of which the last two may be one there; None where there is
-    no such order."""
-    found = [load for load in structure.reached(out, lambda t: t is mixed) if load.source is mixed]
-    if len(found) != 1:
-        return None
-    own = list(s[out].op.axis)
-    joint = found[0].indices[-1]
-    if isinstance(joint, Binary) and joint.op == "%" and joint.a is own[-1].var:
-        own[-1:] = s[out].split(own[-1], factor=mixed.op.attrs.get("width", mixed.shape[-1]))
-    named: list[te.IterVar | None] = []
-    for index in found[0].indices:
-        match index:
-            case Var():
-                named.append(next((a for a in own if a.var is index), None))
-            case Binary(op="//" | "%" as op, a=a) if len(own) > len(out.shape) and a is s[out].op.axis[-1].var:
-                named.append(own[-1 if op == "%" else -2])
-            case _:
-                named.append(None)
-    spare = [a for a in own if a.extent == 1 and not any(a is b for b in named)]
-    axes = [a or (spare.pop(0) if spare else None) for a in named]
-    known = [a for a in axes if a is not None]
-    is_whole = len({id(a) for a in known}) == len(own) == len(axes)
-    return known if is_whole and known[-1] is own[-1] else None
-
-
-def _rows_apart(step: int, sets: int, ways: int) -> int:
-    """Return how many rows, so many bytes apart, a cache holds the same line of."""
-    return ways * sets // gcd(sets, step // LINE) if step and step % LINE == 0 else ways * sets
 
 
 @dataclass(frozen=True)
@@ -113,10 +87,10 @@ class _Attention:
         mixed, powers, scores = (self.stages[tag] for tag in (MIXED, POWERS, SCORES))
         *lead, row, column = self.axes
         keys, rows = powers.shape[-2:]
-        most = _rows_apart(self._held(self.stages[KEYS]), FIRST_SETS, TOGETHER)
+        most = attention_blocks.rows_apart(self._held(self.stages[KEYS]), FIRST_SETS, TOGETHER)
         self._held(self.stages[VALUES])
         heads, width = prod(mixed.shape[:-2]), mixed.shape[-1]
-        blocks = attention_blocks.choose(heads, rows, keys, width, self.target, most)
+        blocks = attention_blocks.choose(heads, rows, keys, width, lanes, self.target, most)
         block, row = s[out].split(row, factor=blocks.vectors * lanes)
         whole = self._tiles([*lead, block], row, column, blocks.values, blocks.parts)
         for t in self.per_query:
@@ -214,7 +188,7 @@ class _Attention:
             (structure.coefficient(i, row) or 0) * prod(shape[k + 1 :]) for k, i in enumerate(load.indices)
         )
         sets = self.target.cache_bytes // LINE // WAYS
-        if not t.op.attrs.get("is_filled") and 2 * t.shape[-2] <= _rows_apart(step, sets, WAYS):
+        if not t.op.attrs.get("is_filled") and 2 * t.shape[-2] <= attention_blocks.rows_apart(step, sets, WAYS):
             self.s[t].compute_inline()
             return step
         cpu_injective.nest(self.s, t, self.target)

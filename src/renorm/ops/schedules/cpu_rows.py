@@ -28,7 +28,7 @@ FEW_PIECES = 8
 def vectors_over_channels(
     s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int, channel: int, joined: int
 ) -> None:
-    """Schedules `main`, which `tail` finishes, or is. joined: how many spatial axes are one to a tile."""
+    """Schedule `main`, which `tail` finishes, or is. joined: how many spatial axes are one to a tile."""
     summed, block = blocks_summed(main), main
     if joined > 1 or tail is main:
         block = s.cache_write(main, "local", joined=joined)
@@ -45,7 +45,7 @@ def vectors_over_channels(
     is_turned = channel < len(axes) - 1
     is_ragged = not is_turned and _shares_lines(tail, lanes, target)
     steps, machine = cpu_pairs.steps(accumulator, target)
-    most = _rows_followed(tail, lanes, target) if is_turned else None
+    most = _vectors_followed(tail, lanes, target) if is_turned else None
     tile, _ = choose_tile(pixels, vectors, machine, depth=steps, most=most, is_ragged=is_ragged)
     outer, inside = s[tail].split(axes[channel], factor=tile.vectors * lanes)
     rest = [a for i, a in enumerate(axes) if i not in (channel, pixel)]
@@ -55,7 +55,7 @@ def vectors_over_channels(
     else:
         row, column = s[tail].split(axes[pixel], factor=tile.pixels)
         order.append(row)
-        within = [inside, column] if channel < pixel else [column, inside]
+        within = [inside, column] if is_turned else [column, inside]
     s[tail].reorder(*order, *within)
     # memory runs along the last axis of the tail
     if within[-1] is inside:
@@ -82,7 +82,7 @@ def vectors_over_channels(
 def vectors_over_pixels(
     s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int, channel: int
 ) -> None:
-    """Schedules `main`, which `tail` finishes, or is."""
+    """Schedule `main`, which `tail` finishes, or is."""
     if tail is not main:
         s[main].set_scope("register")
     accumulator = s.cache_write(main, "register") if tail is main else main
@@ -114,8 +114,9 @@ def vectors_over_pixels(
 
 
 def share(s: te.Schedule, tail: te.Tensor, order: Sequence[te.IterVar], is_ragged: bool) -> list[te.IterVar]:
-    """Hands outer loops to threads. The last loop is over tiles; where the last tile is not full and others give pieces
-    enough, it stays as it is: it is then cut in two, and no condition stands in the sums of full tiles."""
+    """Hand outer loops to threads, and return those that are left. The last one is over tiles; where the last tile is
+    not full and others give pieces enough, it stays as it is: it is then cut in two, and no condition stands in the
+    sums of full tiles."""
     *others, tiles = order
     work = prod(tail.shape) * depth(tail)
     if is_ragged and prod(axis.extent or 1 for axis in others) >= FEW_PIECES:
@@ -137,7 +138,7 @@ def _pixel_axis(tail: te.Tensor, channel: int) -> int | None:
     return len(tail.shape) - 1
 
 
-def _rows_followed(tail: te.Tensor, lanes: int, target: Target) -> int | None:
+def _vectors_followed(tail: te.Tensor, lanes: int, target: Target) -> int | None:
     """Return how many vectors of channels a tile may have: each channel is written to a row of its own, and one that a
     core does not follow comes late where it has left its cache. None where it has not. 256 channels of 40 x 40, 128
     summed, one thread of Sapphire Rapids: four vectors took 1.3 to 2.0 of the time of two."""

@@ -26,7 +26,7 @@ from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, cpu_tiles, structure
 from renorm.ops.schedules.cpu_tiles import Statistics
-from renorm.ops.schedules.prefetches import prefetch_weights
+from renorm.ops.schedules.prefetches import prefetch_shared, prefetch_weights
 from renorm.ops.schedules.winograd_blocks import Blocks, Work, choose
 from renorm.ops.schedules.winograd_registers import Register
 from renorm.ops.shared.winograd import BLOCK
@@ -73,8 +73,8 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         tiles = prod(products.shape[2:5])
         passes = 1 if blocks.by_channels else -(-tiles // (blocks.images * blocks.rows * blocks.columns))
         prefetch_weights(s, sums, matrix, target, passes)
-    if blocks.by_channels and not target.spare:  # other cores have written most of it
-        s[sums].prefetch(tagged["input"], matrix, 1)
+    if blocks.by_channels:
+        prefetch_shared(s, sums, tagged["input"], matrix, target)
     block = _transform(s, tagged["input"], None if blocks.by_channels else (host, place[0]), lanes)
     _rows(s, tagged["rows"], tagged.get("pad"), tagged["input"], *block, lanes)
 

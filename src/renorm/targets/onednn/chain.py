@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from renorm.core.machine import LINE
 from renorm.targets.onednn import library as dnnl
 from renorm.targets.onednn.library import Library, Opaque
 
 FloatArray = np.ndarray[Any, np.dtype[np.float32]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-LINE = 64  # bytes of a line of memory, which vectors that are aligned do not cross
 
 
 @dataclass(frozen=True)

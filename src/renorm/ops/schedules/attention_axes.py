@@ -1,0 +1,33 @@
+"""The axes of a result of attention, in the order of those of its sums of values."""
+
+from __future__ import annotations
+
+from renorm import te
+from renorm.expr.nodes import Binary, Var
+from renorm.ops.schedules import structure
+
+
+def of(s: te.Schedule, out: te.Tensor, mixed: te.Tensor) -> list[te.IterVar] | None:
+    """Return the axes of `out` in the order of those of `mixed`, of which the last two may be one there; None where
+    there is no such order."""
+    found = [load for load in structure.reached(out, lambda t: t is mixed) if load.source is mixed]
+    if len(found) != 1:
+        return None
+    own = list(s[out].op.axis)
+    joint = found[0].indices[-1]
+    if isinstance(joint, Binary) and joint.op == "%" and joint.a is own[-1].var:
+        own[-1:] = s[out].split(own[-1], factor=mixed.op.attrs.get("width", mixed.shape[-1]))
+    named: list[te.IterVar | None] = []
+    for index in found[0].indices:
+        match index:
+            case Var():
+                named.append(next((a for a in own if a.var is index), None))
+            case Binary(op="//" | "%" as op, a=a) if len(own) > len(out.shape) and a is s[out].op.axis[-1].var:
+                named.append(own[-1 if op == "%" else -2])
+            case _:
+                named.append(None)
+    spare = [a for a in own if a.extent == 1 and not any(a is b for b in named)]
+    axes = [a or (spare.pop(0) if spare else None) for a in named]
+    known = [a for a in axes if a is not None]
+    is_whole = len({id(a) for a in known}) == len(own) == len(axes)
+    return known if is_whole and known[-1] is own[-1] else None
