@@ -4,7 +4,7 @@
     product    C[j] += A[p] * B[j, p]                         vdpbf16ps, j of 4, 8 or 16, p of 2
 
 C is any buffer that no matrix unit holds; of scope register, it stays in one. In A and B, p runs over neighbours, and
-in B j over pairs of them. A pair of A is a number of 32 bits in all lanes, which all vectors that it is multiplied with
+in B j over pairs of them; either is 0 beyond a last row or vector. A pair of A is a number of 32 bits in all lanes, which all vectors that it is multiplied with
 share.
 
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, VDPBF16PS.
@@ -55,20 +55,11 @@ class Pairs:
         found = factors_of(store)
         if found is None or len(loops) != 2 or count(loops[1]) != 2:
             return None
-        shared, own = found if self._moves(found[0], loops) == (0, 1) or is_zero(found[0]) else found[::-1]
-        (lane, pair), lanes = (x.var for x in loops), count(loops[0])
-        if not isinstance(own, Load) or own.predicate is not None or self._moves(own, loops) != (2, 1):
+        shared, own = found if self._is(found[0], loops, (0, 1)) and self._is(found[1], loops, (2, 1)) else found[::-1]
+        if not (self._is(shared, loops, (0, 1)) and self._is(own, loops, (2, 1))):
             return None
-        if is_zero(shared):  # of a row beyond the last
-            a = constant(vector("i32", lanes), 0)
-        elif isinstance(shared, Load) and self._moves(shared, loops) == (0, 1):
-            condition = shared.predicate
-            if condition is not None and (depends_on(condition, lane) or depends_on(condition, pair)):
-                return None
-            both = self._held(shared, loops, 2, None if condition is None else self._x.value(condition))
-            a = self._f.splat(self._f.pure(f"bitcast {both.typed} to i32", I32, both), lanes)
-        else:
-            return None
+        both, lanes = self._held(shared, loops, 2), count(loops[0])
+        a = self._f.splat(self._f.pure(f"bitcast {both.typed} to i32", I32, both), lanes)
         b = self._held(own, loops, 2 * lanes)
         c = self._x.memory.load(*self._sums(loops, store), None)
         t = vector("bfloat", 2 * lanes)
@@ -76,11 +67,20 @@ class Pairs:
         name = f"@llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}"
         return self._f.pure(f"call {c.type} {name}({c.typed}, {pairs[0].typed}, {pairs[1].typed})", c.type, c, *pairs)
 
-    def _moves(self, e: Expr, loops: Sequence[For]) -> tuple[int, int] | None:
-        """Return how far what is read moves with each of two loops; None where it is not read, or not evenly."""
-        slopes = slopes_of(e.indices[0], loops) if isinstance(e, Load) else None
-        return (slopes[loops[0].var], slopes[loops[1].var]) if slopes else None
+    def _is(self, e: Expr, loops: Sequence[For], moves: tuple[int, int]) -> bool:
+        """Return whether a factor moves so far with each of two loops, and is there for all of their rounds or for
+        none; or is 0, beyond the last row or vector."""
+        if not isinstance(e, Load):
+            return is_zero(e)
+        variables, condition = [loop.var for loop in loops], e.predicate
+        slopes = slopes_of(e.indices[0], loops)
+        is_even = condition is None or not any(depends_on(condition, v) for v in variables)
+        return is_even and slopes is not None and tuple(slopes[v] for v in variables) == moves
 
-    def _held(self, e: Load, loops: Sequence[For], lanes: int, condition: Value | None = None) -> Value:
+    def _held(self, e: Expr, loops: Sequence[For], lanes: int) -> Value:
+        """Return so many neighbours from where all loops begin; 0 for a factor that is not there."""
+        if not isinstance(e, Load):
+            return constant(vector("i16", lanes), 0)
         assert isinstance(e.source, Buffer)  # loads of tensors are gone with lowering
+        condition = None if e.predicate is None else self._x.value(e.predicate)
         return self._x.memory.held(self._x.memory.places[e.source], first(e.indices[0], loops), lanes, condition)
