@@ -4,8 +4,8 @@
     product    C[j] += A[p] * B[j, p]                         vdpbf16ps, j of 4, 8 or 16, p of 2
 
 C is any buffer that no matrix unit holds; of scope register, it stays in one. In A and B, p runs over neighbours, and
-in B j over pairs of them; either is 0 beyond a last row or vector. A pair of A is a number of 32 bits in all lanes, which all vectors that it is multiplied with
-share.
+in B j over pairs of them; either may be 0, beyond a last row or vector. A pair of A is a number of 32 bits in all
+lanes, which all vectors that it is multiplied with share.
 
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, VDPBF16PS.
 """
