@@ -114,10 +114,13 @@ def profiled(
 
 
 def medians(turns: Sequence[Sequence[PeerKernel]]) -> list[PeerKernel]:
-    """Of several times that one network was profiled. Raises RuntimeError where it was cut into other kernels."""
-    if len({len(turn) for turn in turns}) != 1:
-        raise RuntimeError(f"a network of {', '.join(str(len(t)) for t in turns)} kernels, each time it was profiled")
-    return [PeerKernel(median(k.us for k in same), same[0].labels) for same in zip(*turns, strict=True)]
+    """Of several times that one network was profiled, each kernel of the turns that tell of it: OpenVINO leaves out
+    what it did not run in the last call, such as a copy that it could do without."""
+    times = dict[tuple[str, ...], list[float]]()
+    for turn in sorted(turns, key=len, reverse=True):
+        for kernel in turn:
+            times.setdefault(kernel.labels, []).append(kernel.us)
+    return [PeerKernel(median(us), labels) for labels, us in times.items()]
 
 
 def main() -> None:

@@ -35,10 +35,12 @@ def machine(held: str = "") -> dict[str, Any]:
 
 
 def label(result: dict[str, Any]) -> str:
-    """The name of the machine of a file of results; results of one name replace older ones on the page."""
+    """The name of the machine of a file of results; results of one name replace older ones on the page. Virtual
+    machines tell of one name for several generations of a maker: family and model tell them apart."""
     machine = result["machine"]
+    family, model, _ = machine["family, model, stepping"].split(", ")
     held = f", held to {machine['held to']}" if "held to" in machine else ""
-    return f"{machine['cpu']} with {machine['vectors']}{held}"
+    return f"{machine['cpu']} ({family}, {model}) with {machine['vectors']}{held}"
 
 
 def commit() -> dict[str, Any]:

@@ -151,13 +151,17 @@ def test_the_page_is_what_the_results_say() -> None:
 
 def test_the_page_has_the_newest_results_of_each_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "RESULTS", tmp_path)
-    machines = ({"vectors": "avx2"}, {"vectors": "avx512f"}, {"vectors": "avx2"}, {"vectors": "avx2"})
-    for month, vectors in enumerate((*machines, {"vectors": "avx512f", "held to": "avx2"}), 1):
-        result = {"when": f"2026-0{month}", "machine": {"cpu": "A", **vectors}}
+    old, new, narrow = ("25, 17, 1", "avx512f"), ("26, 2, 1", "avx512f"), ("25, 17, 1", "avx2")
+    for month, (model, vectors, *held) in enumerate((narrow, old, narrow, narrow, (*old, "avx2"), new), 1):
+        machine = {"cpu": "A", "family, model, stepping": model, "vectors": vectors}
+        result = {"when": f"2026-0{month}", "machine": {**machine, **({"held to": held[0]} if held else {})}}
         (tmp_path / f"2026-0{month}.json").write_text(json.dumps(result))
-    found = page.newest()
-    assert [path.stem for path in found] == ["2026-05", "2026-04", "2026-02"]
-    assert [page.label(r) for r in found.values()] == ["A with avx512f, held to avx2", "A with avx2", "A with avx512f"]
+    assert {path.stem: page.label(r) for path, r in page.newest().items()} == {
+        "2026-06": "A (26, 2) with avx512f",
+        "2026-05": "A (25, 17) with avx512f, held to avx2",
+        "2026-04": "A (25, 17) with avx2",
+        "2026-02": "A (25, 17) with avx512f",
+    }
 
 
 def test_networks_of_any_shape_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
