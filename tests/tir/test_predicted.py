@@ -12,7 +12,7 @@ from tests.tir.programs import kernels
 
 from renorm import te
 from renorm.codegen.phases import cut
-from renorm.core.machine import Level, Machine
+from renorm.core.machine import Core, Level, Machine
 from renorm.tir.footprints import Touched
 from renorm.tir.nodes import Buffer, Kernel
 from renorm.tir.parse import parse
@@ -20,7 +20,7 @@ from renorm.tir.passes import prepare
 from renorm.tir.predicted import Predicted, Prediction
 
 CACHES = Level(32 << 10, inf), Level(1 << 20, 32.0), Level(32 << 20, 16.0)
-MACHINE = Machine(32, 16, 2.0, 2.0, 4.0, 4.0, CACHES, Level(inf, 8.0))
+MACHINE = Machine(Core(), 32, 16, 2.0, 2.0, 4.0, 4.0, CACHES, Level(inf, 8.0))
 END = 15.0  # cycles of a loop of many rounds, besides these
 
 

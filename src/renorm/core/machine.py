@@ -46,20 +46,18 @@ class Core:
     memory: float = 8.0
     loaded: float = 0.05
     weight: float = 2.0
-    reads_beside_stores: bool = True
+    reads_beside_stores: bool = False
 
 
 _OTHER = Core()  # Zen 2, Zen 3 and whatever is not named: they have no vectors of 64 bytes
 # Measured on both; Zen 5: 33 and 23 bytes, memory 8 to 10 for one core, 6 for each of two. Pairs were measured on Zen 4
 # (twice as fast as float32: github.com/iree-org/iree/pull/15089); Zen 5 and Cooper Lake are taken to be alike.
-# Zen 4: 103 MB that are asked for while others are stored past the caches, from the second cache: 6.0 ms, the stores
-# alone 3.1.
-_ZEN4, _ZEN5 = Core(halves=True, pairs=True, reads_beside_stores=False), Core(pairs=True)
+_ZEN4, _ZEN5 = Core(halves=True, pairs=True), Core(pairs=True)
 # Sapphire Rapids: 50 bytes, 8.5 and 4.5. Loads hold back products of 64 bytes, though they begin on other ports. Cycles
 # of a round of r x n products, operands in the first cache, and of weights in the second: 4 x 4 9.3, 10.4 (not 8);
 # 6 x 4 13.2, 14.2 (12); 14 x 2 16.3, 16.5 (14); 28 x 1 17.5, 18.6 (14). Of 32 bytes, 6 x 2 takes 6.0 (6). A product of
 # pairs takes four times as long as a multiply-add (0.60 ns, 0.149).
-_XEON = Core(rates=(50.0, 8.5), memory=4.5, loaded=0.26, weight=3.0)
+_XEON = Core(rates=(50.0, 8.5), memory=4.5, loaded=0.26, weight=3.0, reads_beside_stores=True)
 _COOPER_LAKE = replace(_XEON, pairs=True)
 # by LLVM's name, and by vendor, or vendor, family and model, as Linux tells it
 _CORES = {
@@ -121,10 +119,9 @@ class MatrixUnit:
 class Machine:
     """A core. vector_bytes, registers: of vector registers. products, loads: of vectors, that begin per cycle; issue:
     of all instructions. latency: cycles of a multiply-add. caches: from the nearest on; memory: what is behind.
-    matrix: for bfloat16; pairs: whether vectors of pairs of it are multiplied twice as fast as float32. loaded: of a
-    product, what a load costs beside it; weight: times as much that one of a vector of weights costs.
-    reads_beside_stores: as of a `Core`."""
+    matrix: for bfloat16; pairs: whether vectors of pairs of it are multiplied twice as fast as float32."""
 
+    core: Core
     vector_bytes: int
     registers: int
     products: float
@@ -135,9 +132,6 @@ class Machine:
     memory: Level
     matrix: MatrixUnit | None = None
     pairs: bool = False
-    loaded: float = Core.loaded
-    weight: float = Core.weight
-    reads_beside_stores: bool = Core.reads_beside_stores
 
     @staticmethod
     def of(target: Target) -> Machine:
@@ -171,7 +165,7 @@ class Machine:
     def hidden(self, r: int, n: int, weight: float = 0.0) -> float:
         """Return what a product costs for the loads of a step that is not longer for them. weight: of a vector of
         weights, where it is another one."""
-        return self.loaded * (r + (weight or self.weight) * n) / (r * n)
+        return self.core.loaded * (r + (weight or self.core.weight) * n) / (r * n)
 
     def keeps(self, nbytes: float) -> bool:
         """Return whether so many bytes are in the last cache still when a network is run again."""
@@ -185,8 +179,10 @@ def _of(target: Target) -> Machine:
     here = host_cache_bytes if target.is_host else (lambda level: 0)  # by level
     sizes = here(1) or 32 << 10, target.cache_bytes, here(3) or 2 << 20
     caches = tuple(Level(nbytes, rate) for nbytes, rate in zip(sizes, (inf, *core.rates), strict=True))
-    loads = core if width == 64 else _OTHER
+    if width < 64:
+        core = replace(core, loaded=_OTHER.loaded, weight=_OTHER.weight)
     return Machine(
+        core,
         width,
         target.vector_registers,
         begun,
@@ -197,9 +193,6 @@ def _of(target: Target) -> Machine:
         Level(inf, core.memory),
         MatrixUnit() if target.has_tiles else None,
         core.pairs and target.has_pairs and not target.has_tiles,
-        loads.loaded,
-        loads.weight,
-        core.reads_beside_stores,
     )
 
 
