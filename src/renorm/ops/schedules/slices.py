@@ -34,7 +34,7 @@ class Slices:
         found: list[set[int | None]] = [set() for _ in out.shape]
         for load in structure.reached(out, among):
             if isinstance(load.source, te.Tensor) and among(load.source):
-                for axis, seen in zip(_axes(out), found):
+                for axis, seen in zip(out.op.axis, found):
                     seen.update(structure.blocks(i, axis.var) for i in load.indices)
         blocks: list[int] = []
         for extent, seen in zip(out.shape, found):
@@ -68,10 +68,6 @@ class Slices:
     @property
     def run_across_memory(self) -> bool:
         return bool(self.blocks) and self.blocks[-1] == 1 and self.shape[-1] > 1
-
-
-def _axes(t: te.Tensor) -> Sequence[te.IterVar]:
-    return t.op.axis
 
 
 def _agree(reductions: Sequence[te.Tensor], among: Callable[[te.Tensor], bool]) -> bool:
