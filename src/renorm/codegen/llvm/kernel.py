@@ -122,7 +122,7 @@ class _PhaseEmitter:
         self._vector_bytes = target.vector_bytes
         self._matrices = Matrices(self.f, self.x) if target.has_tiles else None
         self._pairs = Pairs(self.f, self.x) if target.has_pairs else None
-        self._turns = Turns(self.f, self.x) if target.has_tiles else None
+        self._turns = Turns(self.f, self.x)
         # scratch in bfloat16 is there for matrix units, to which subnormal numbers are 0
         self._loses_subnormals = target.has_tiles and target.has_pairs
         self._arguments = arguments

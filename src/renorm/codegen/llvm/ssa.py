@@ -178,7 +178,7 @@ class Branch:
 
 class Function:
     """Builds `define result @name(parameters)`. Instructions go to the innermost region's current block. scales:
-    whether there is an instruction for vectors of x * 2**n (AVX-512); elsewhere llvm.ldexp is a call per lane."""
+    whether there is an instruction for vectors of x * 2**n (AVX-512)."""
 
     def __init__(
         self,
@@ -402,9 +402,11 @@ class Function:
     def negate(self, a: Value) -> Value:
         return self.pure(f"fneg {a.typed}", a.type, a)
 
-    def load_exponent(self, a: Value, n: Value) -> Value:
-        """a * 2**n, rounded once, for integers n. Only where `scales`."""
-        call = f"@llvm.ldexp.{a.type.suffix}.{n.type.suffix}({a.typed}, {n.typed})"
+    def scaled(self, a: Value, n: Value) -> Value:
+        """a * 2**n, rounded once, for integers n, as floats. Only where `scales`, for float32."""
+        lanes = a.type.lanes
+        rest = f"{a.typed}, i16 -1, i32 4" if lanes == 16 else f"{a.typed}, i8 -1"  # in all lanes, as MXCSR says
+        call = f"@llvm.x86.avx512.mask.scalef.ps.{32 * lanes}({a.typed}, {n.typed}, {rest})"
         return self.pure(f"call {a.type} {call}", a.type, a, n)
 
     def intrinsic(self, name: str, *args: Value, type: Type | None = None) -> Value:

@@ -31,3 +31,11 @@ def of(s: te.Schedule, out: te.Tensor, mixed: te.Tensor) -> list[te.IterVar] | N
     known = [a for a in axes if a is not None]
     is_whole = len({id(a) for a in known}) == len(own) == len(axes)
     return known if is_whole and known[-1] is own[-1] else None
+
+
+def lie_in_rows(queries: te.Tensor, row: te.IterVar, column: te.IterVar) -> bool:
+    """Return whether rows of queries lie evenly in memory, and as what they are rounded to."""
+    (load,) = structure.stored_reads(queries)
+    slopes = [[structure.coefficient(i, a.var) for i in load.indices] for a in (row, column)]
+    is_even = all(k is not None for of in slopes for k in of)
+    return is_even and load.source.dtype == queries.dtype and slopes[1][-1] == 1 and not any(slopes[1][:-1])

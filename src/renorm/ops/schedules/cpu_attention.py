@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 from renorm import te
 from renorm.core.dtypes import itemsize
@@ -171,13 +171,22 @@ class _Attention:
         return [*around, group, beside]
 
     def _turned(self, whole: te.IterVar) -> None:
-        """Queries, few of them at a time: their rows may share the ways of one set of the first cache."""
+        """Queries: rows turned round in registers, or few of them at a time: they may share the ways of one set of the
+        first cache."""
         s, queries = self.s, self.stages[QUERIES]
         s[queries].compute_at(s[self.out], whole)
-        *lead, last = s[queries].op.axis
-        few, lane = s[queries].split(last, factor=min(self.lanes, TOGETHER))
-        s[queries].reorder(*lead[:-1], few, lead[-1], lane)
-        s[queries].vectorize(lane)
+        *lead, column, row = s[queries].op.axis
+        columns = gcd(column.extent, self.lanes)
+        is_known = not any(s.open_axes(queries))  # where rows end
+        is_turned = is_known and columns > 1 and attention_axes.lie_in_rows(queries, row, column)
+        few, lane = s[queries].split(row, factor=self.lanes if is_turned else min(self.lanes, TOGETHER))
+        if is_turned:
+            column, inner = s[queries].split(column, factor=columns)
+            s[queries].reorder(*lead, few, column, lane, inner)
+            s[queries].tensorize(lane)
+        else:
+            s[queries].reorder(*lead, few, column, lane)
+            s[queries].vectorize(lane)
 
     def _held(self, t: te.Tensor) -> int:
         """Copies keys or values where the second cache would not hold them as they lie, or vectors are not whole. Gives

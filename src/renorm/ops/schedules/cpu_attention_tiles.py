@@ -17,7 +17,7 @@ from math import prod
 from renorm import te
 from renorm.core.machine import Machine, MatrixUnit
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, cpu_matrix, cpu_reduction, structure
+from renorm.ops.schedules import attention_axes, cpu_injective, cpu_matrix, cpu_reduction, structure
 from renorm.ops.schedules.paired_weights import terms_at_once
 from renorm.ops.shared.attending_in_pairs import PANEL
 from renorm.ops.shared.tags import DOTS, KEYS, MIXED, POWERS, QUERIES, VALUES
@@ -60,7 +60,7 @@ def schedule(
         cpu_reduction.nest(s, t, target, at=(out, whole))
     s[dots].compute_at(s[out], whole)
     _multiply(s, dots, target)
-    if _lies_in_rows(stages[QUERIES]):
+    if attention_axes.lie_in_rows(stages[QUERIES], *stages[QUERIES].op.axis[-2:]):
         s[stages[QUERIES]].compute_inline()
     else:
         s[stages[QUERIES]].compute_at(s[out], whole)
@@ -87,15 +87,6 @@ def _multiply(s: te.Schedule, t: te.Tensor, target: Target, at: tuple[te.Tensor,
     pair, part = s[sums].split(summed, factor=2)
     s[sums].reorder(rounds, row, column, pair, part)
     s[sums].tensorize(row)
-
-
-def _lies_in_rows(queries: te.Tensor) -> bool:
-    """Return whether rows of queries lie evenly in memory, and as what they are rounded to."""
-    row, column = (a.var for a in queries.op.axis[-2:])
-    (load,) = structure.stored_reads(queries)
-    slopes = [[structure.coefficient(i, v) for i in load.indices] for v in (row, column)]
-    is_even = all(k is not None for of in slopes for k in of)
-    return is_even and load.source.dtype == queries.dtype and slopes[1][-1] == 1 and not any(slopes[1][:-1])
 
 
 def _in_pairs(s: te.Schedule, t: te.Tensor, is_turned: bool) -> None:
