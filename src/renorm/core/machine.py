@@ -50,9 +50,9 @@ class Core:
 
 
 _OTHER = Core()  # Zen 2, Zen 3 and whatever is not named: they have no vectors of 64 bytes
-# Measured on both; Zen 5: 33 and 23 bytes, memory 8 to 10 for one core, 6 for each of two. Pairs were measured on Zen 4
+# Zen 5: 38 to 60 bytes, 28 (less beside another core), memory 8 to 11, 6 for each of two. Pairs were measured on Zen 4
 # (twice as fast as float32: github.com/iree-org/iree/pull/15089); Zen 5 and Cooper Lake are taken to be alike.
-_ZEN4, _ZEN5 = Core(halves=True, pairs=True), Core(pairs=True)
+_ZEN4, _ZEN5 = Core(halves=True, pairs=True), Core(pairs=True, rates=(45.0, 16.0))
 # Sapphire Rapids: 50 bytes, 8.5 and 4.5. Loads hold back products of 64 bytes, though they begin on other ports. Cycles
 # of a round of r x n products, operands in the first cache, and of weights in the second: 4 x 4 9.3, 10.4 (not 8);
 # 6 x 4 13.2, 14.2 (12); 14 x 2 16.3, 16.5 (14); 28 x 1 17.5, 18.6 (14). Of 32 bytes, 6 x 2 takes 6.0 (6). A product of
