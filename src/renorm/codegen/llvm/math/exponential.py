@@ -146,8 +146,8 @@ def log1p(x: Lanes) -> Lanes:
 
 
 def sigmoid(x: Lanes) -> Lanes:
-    """1 / (1 + exp(-x)), error below 2.5 ulp, in float64 2; keeps its relative accuracy for negative x, denormal results
-    included."""
+    """1 / (1 + exp(-x)), error below 2.5 ulp, 2 in float64; keeps its relative accuracy for negative x, denormal
+    results included."""
     low, away = format_of(x).exp_low, -x.intrinsic("fabs")
     r, *n = _reduced(where(away < low, low, away))
     e = scale(_power(r), *n)
