@@ -194,8 +194,9 @@ class Inference:
             nest.guards += tail_guards(stage, nest.extents, values, self.algebra)
             nest.domain = self._domain_guards(nest)
             may_speculate = self._read(nest)
-            # one instruction of a matrix unit has no loads under conditions, those of vector registers have
-            is_whole = nest.scope != "register" and "tensorized" in stage.kinds.values()
+            # what a matrix unit holds, or takes in pairs, has no loads under conditions; vectors of 4 bytes have
+            is_in_pairs = nest.scope != "register" and dtypes.itemsize(stage.tensor.dtype) < 4
+            is_whole = "tensorized" in stage.kinds.values() and (nest.scope == "tile" or is_in_pairs)
             speculates = may_speculate and not is_whole and self._gains_by_speculation(nest)
             nest.is_speculative = bool(nest.domain) and speculates
             if not nest.is_speculative:

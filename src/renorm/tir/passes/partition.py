@@ -213,8 +213,6 @@ def _long_sums(s: Stmt, is_repeated: bool = False) -> Iterator[Stmt]:
             # no instruction of a matrix unit has a condition inside
             on_tiles = any(isinstance(x, Store) and x.buffer.scope == "tile" for x in walk(s.then))
             yield from [s, *found] if found and (on_tiles or _size(s.then) <= SMALL) else found
-        case For(kind="tensorized", body=If()):
-            yield s.body
         case For(kind="serial" | "tensorized"):
             yield from _long_sums(s.body, True)
         case _:
