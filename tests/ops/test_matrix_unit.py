@@ -3,6 +3,7 @@ the code, where the machine has AMX; that there is code, everywhere."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,7 @@ from renorm.topi import layout
 from renorm.topi.layout import Blocking
 
 AMX = find("llvm -mcpu=sapphirerapids")
+ALONE = re.compile(r"\bv(mul|fn?m(add|sub)\d*)ss\b")  # one product
 BF16 = numpy_dtype("bfloat16")
 
 
@@ -125,6 +127,22 @@ def convolutions(draw: st.DrawFn) -> Program:
     x_blocks, y_blocks = (Blocking(((1, n),), dtype="bfloat16") for n in (reads, writes))
     bias = rng.standard_normal(results).astype(np.float32)
     return Program(Conv(strides=strides, pads=pads), [x, w, bias], x_blocks, form, y_blocks, draw(st.booleans()))
+
+
+@pytest.mark.parametrize(
+    ("channels", "results", "plane"), [(512, 1000, (13, 13)), (64, 16, (55, 55)), (16, 64, (9, 7))]
+)
+def test_no_product_is_computed_alone(channels: int, results: int, plane: tuple[int, int]) -> None:
+    """Nor beyond the last row, or the last block of channels: a condition inside a loop that is one instruction makes
+    it one of scalars."""
+    rng = np.random.default_rng(0)
+    w, bias = numbers(rng, results, channels, 1, 1), numbers(rng, results)
+    form = paired_weights.panels(0, 1, results, channels, AMX, 1)
+    assert form is not None
+    blocks = (Blocking(((1, n),), dtype="bfloat16") for n in (min(channels, 32), results if results % 32 else 32))
+    x_blocks, y_blocks = blocks
+    kernel, _, _ = Program(Conv(), [numbers(rng, 1, channels, *plane), w, bias], x_blocks, form, y_blocks).lowered()
+    assert not ALONE.search(assembly(compile_kernel(prepare(kernel), AMX), AMX))
 
 
 @given(convolutions())

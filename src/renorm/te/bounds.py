@@ -194,10 +194,7 @@ class Inference:
             nest.guards += tail_guards(stage, nest.extents, values, self.algebra)
             nest.domain = self._domain_guards(nest)
             may_speculate = self._read(nest)
-            # what a matrix unit holds, or takes in pairs, has no loads under conditions; vectors of 4 bytes have
-            is_in_pairs = nest.scope != "register" and dtypes.itemsize(stage.tensor.dtype) < 4
-            is_whole = "tensorized" in stage.kinds.values() and (nest.scope == "tile" or is_in_pairs)
-            speculates = may_speculate and not is_whole and self._gains_by_speculation(nest)
+            speculates = may_speculate and not self._is_of_matrices(nest) and self._gains_by_speculation(nest)
             nest.is_speculative = bool(nest.domain) and speculates
             if not nest.is_speculative:
                 nest.guards += nest.domain
@@ -526,6 +523,17 @@ class Inference:
             return False
         is_kept_close = isinstance(nest.body, Reduce) or nest.scope in ("register", "local")
         return is_kept_close or any(r.is_speculative for r in self._readers.get(nest.stage.tensor, []))
+
+    def _is_of_matrices(self, nest: Nest) -> bool:
+        """Return whether a matrix unit holds what a nest computes or reads, or takes it in pairs: none of its
+        instructions has loads under conditions. Vectors of 4 bytes have."""
+        stage = nest.stage
+        if "tensorized" not in stage.kinds.values() or nest.scope == "register":
+            return False
+        in_tiles = {s.tensor for s in stage.schedule.stages if s.scope == "tile"}
+        return dtypes.itemsize(stage.tensor.dtype) < 4 or not in_tiles.isdisjoint(
+            [stage.tensor, *(t for t, _ in nest.reads)]
+        )
 
     # -- reads
 
