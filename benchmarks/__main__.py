@@ -57,6 +57,18 @@ def run(
 
 
 @main.command()
+@click.option("--networks", default="", help="package/name of benchmarks.pytorch, or packages; default: all.")
+@click.option("--into", type=click.Path(path_type=Path), default=None, help="The file of results.")
+def pytorch(networks: str, into: Path | None) -> None:
+    """Takes networks of PyTorch's packages through torch.export, and compares them with eager float64."""
+    from benchmarks import pytorch as programs
+
+    path = into or RESULTS / f"pytorch-{now()[:10]}-{commit()['id'][:8]}.json"
+    programs.run(networks.split(",") if networks else [], path, _tell)
+    print(path)
+
+
+@main.command()
 @click.option("--cases", type=click.IntRange(1), default=500, show_default=True)
 @click.option("--into", type=click.Path(path_type=Path), help="The file of results.")
 def folds(cases: int, into: Path | None) -> None:

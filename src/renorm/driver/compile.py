@@ -44,7 +44,7 @@ from renorm.driver.kernels import Compiler, Progress, machine_for, walker
 from renorm.driver.module import AnyReadings, CompiledModule, OpenModule, SpecializingModule
 from renorm.driver.readings import Readings
 from renorm.driver.weights import SharedConstants
-from renorm.frontends import read
+from renorm.frontends import exported, read
 from renorm.graph.conditions import Settled, settled
 from renorm.graph.counting import cut
 from renorm.graph.counts import counted_symbols, follow_from_extents, stages
@@ -75,12 +75,17 @@ def compile(
     specializations: int = 0,
     progress: Progress | None = None,
     limits: Limits = DEFAULT,
+    args: Any = None,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
 ) -> CompiledModule | SpecializingModule:
     """Return a module that runs the model as machine code.
 
-    model: a path to a .onnx, .tflite or .circle file, which must not change meanwhile, its bytes, an onnx.ModelProto,
-    or a Graph. target: "llvm" (this machine), "llvm -mcpu=haswell", ... opt_level: 0 nothing but lowering; 1 +
-    constants and dead code; 2 + folding and fusing; 3 + layouts and algorithms. shapes: input name to shape, for inputs
+    model: a path to a .onnx, .tflite, .circle or .pt2 file, which must not change meanwhile, its bytes, an
+    onnx.ModelProto, a torch.export.ExportedProgram, a torch.nn.Module with `args`, or a Graph. args, kwargs,
+    dynamic_shapes: what torch.export.export takes to export a module. target: "llvm" (this machine),
+    "llvm -mcpu=haswell", ... opt_level: 0 nothing but lowering; 1 + constants and dead code; 2 + folding and fusing;
+    3 + layouts and algorithms. shapes: input name to shape, for inputs
     with symbolic extents, which numbers fix; what is said of others are facts: ("n", 3, "16*h", "16*w") are equal
     extents and multiples, "1..64" lies between, "?" is open. Without numbers for all the module specialises on each new
     shape it is called with. inputs: input name to elements, which are constants then: {"sr": 16000}. keep: names of ops
@@ -104,8 +109,10 @@ def compile(
     seconds: dict[str, float] = {}
     clock = _Clock(seconds)
     with collection_put_off():
+        if args is not None or kwargs is not None:
+            model = exported(model, args or (), kwargs, dynamic_shapes)
         graph = read(model, shapes=shapes, inputs=inputs, is_mapped=True, limits=limits)
-        whole, held = state.hold(graph) if train_state else (graph, None)
+        whole, held = state.hold(graph) if train_state else (graph, state.held(graph))
         graph = cut(whole)
     clock.stop("read")
     counted = sorted(counted_symbols(graph))

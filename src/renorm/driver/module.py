@@ -328,6 +328,8 @@ class SpecializingModule:
                 raise InvalidInput(view)
         return self._made.at(held).run(*args, out=out, timeout=timeout, **named)
 
+    as_torch = Module.as_torch
+
     def cancel(self) -> None:
         """As Module.cancel, for the runs of all specialisations."""
         for module in (*self._made.all(), *(self._readings.all() if self._readings else ())):

@@ -13,7 +13,7 @@ import numpy as np
 from renorm.core.dims import static
 from renorm.core.errors import InvalidInput
 from renorm.core.limits import DEFAULT, Limits
-from renorm.frontends import statistics_of
+from renorm.frontends import BUFFERS, statistics_of
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value
 from renorm.ops.batch_norm import BatchNorm
@@ -61,6 +61,15 @@ def hold(graph: Graph) -> tuple[Graph, State]:
     inputs = made.inputs[len(graph.inputs) :]
     specs = [TensorSpec(v.name, v.dtype, static(v.shape)) for v in inputs]
     return made, State(specs, [stored[c] for c in held])
+
+
+def held(graph: Graph) -> State | None:
+    """Return what a program says that it holds and updates: its last inputs, and what they become; None for nothing."""
+    arrays = graph.metadata.get(BUFFERS)
+    if not arrays:
+        return None
+    specs = [TensorSpec(v.name, v.dtype, static(v.shape)) for v in graph.inputs[-len(arrays) :]]
+    return State(specs, [np.array(a) for a in arrays.values()])
 
 
 def write_state(

@@ -27,8 +27,19 @@ _BY_SUFFIX = {
     ".onnx": "renorm.frontends.onnx",
     ".tflite": "renorm.frontends.tflite",
     ".circle": "renorm.frontends.tflite",
+    ".pt2": "renorm.frontends.torch",
 }
-_BY_LIBRARY = {"onnx": "renorm.frontends.onnx", "onnx_ml_pb2": "renorm.frontends.onnx"}
+_BY_LIBRARY = {
+    "onnx": "renorm.frontends.onnx",
+    "onnx_ml_pb2": "renorm.frontends.onnx",
+    "torch": "renorm.frontends.torch",
+}
+BUFFERS = "buffers"  # in Graph.metadata: names and arrays of what a program updates: last inputs, and last outputs
+
+
+def exported(module: Any, args: Any, kwargs: Mapping[str, Any] | None = None, dynamic_shapes: Any = None) -> Any:
+    """Return a module of PyTorch's as a program: see `renorm.frontends.torch.exported`."""
+    return import_module(_BY_LIBRARY["torch"]).exported(module, args, kwargs, dynamic_shapes)
 
 
 def write(graph: Graph, path: str | os.PathLike[str]) -> None:
@@ -118,8 +129,9 @@ def read(
 ) -> Graph:
     """Return the graph of a model.
 
-    source: path of a .onnx, .tflite or .circle file, its bytes, an onnx.ModelProto, or a Graph, which is returned as it
-    is where neither shapes nor inputs are given. shapes: of inputs, by name, whose extents take the place of the
+    source: path of a .onnx, .tflite, .circle or .pt2 file, its bytes (but of the last), an onnx.ModelProto, a
+    torch.export.ExportedProgram, or a Graph, which is returned as it is where neither shapes nor inputs are given.
+    shapes: of inputs, by name, whose extents take the place of the
     model's open ones: numbers, or what core.stated says. inputs: elements of inputs, by name, which become constants.
     is_mapped: weights stay in the file, which
     must not change while the graph is used; those that an ONNX model has in files of their own always do. limits: what
@@ -168,7 +180,8 @@ def _module(source: Any) -> str | None:
     if isinstance(source, (bytes, bytearray, memoryview)):
         is_flat = bytes(source[4:8]) in (b"TFL3", b"CIR0")  # where FlatBuffers have their identifier
         return _BY_SUFFIX[".tflite" if is_flat else ".onnx"]
-    return _BY_LIBRARY.get(type(source).__module__.split(".")[0])
+    known = (_BY_LIBRARY.get(c.__module__.split(".")[0]) for c in type(source).__mro__)  # classes of users' own too
+    return next((module for module in known if module), None)
 
 
 def _suffix(path: str | os.PathLike[str]) -> str:
@@ -179,5 +192,5 @@ def _unreadable(source: Any) -> InvalidModel:
     what = str(source) if isinstance(source, (str, os.PathLike)) else type(source).__qualname__
     return InvalidModel(
         f"{what}: not a model that renorm reads",
-        [f"files: {', '.join(_BY_SUFFIX)}; objects: bytes, onnx.ModelProto, renorm Graph"],
+        [f"files: {', '.join(_BY_SUFFIX)}; objects: bytes, onnx.ModelProto, ExportedProgram, renorm Graph"],
     )

@@ -58,6 +58,7 @@ class ReduceLogSumExp(Reduction):
         Sample(f32[3, 4, 5], axes=(1,)),
         Sample(f32[3, 4, 5].between(80, 100), axes=(0, -1), keepdims=False),
         Sample(f32[2, 3]),
+        Sample(f32[2, 3].between(1e6, 2e6), axes=(0, 1)),
         Sample(f32[4].of([-math.inf, 1, 2, -math.inf]), axes=(0,)),
         Sample(f32[2, 2].of([[-math.inf, -math.inf], [math.inf, 1]]), axes=(1,)),
         Sample(f32[2, 0], axes=(1,)),
@@ -70,4 +71,7 @@ class ReduceLogSumExp(Reduction):
 
 
 def _log_sum_exp(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    return np.log(np.exp(x.astype(np.longdouble)).sum(axis=axes, keepdims=keepdims)).astype(np.float64)
+    most = x.astype(np.longdouble).max(axis=axes, keepdims=True, initial=-np.inf)
+    most[~np.isfinite(most)] = 0
+    sums = np.log(np.exp(x - most).sum(axis=axes, keepdims=keepdims))
+    return (sums + most.reshape(sums.shape)).astype(np.float64)

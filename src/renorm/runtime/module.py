@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from itertools import count
 from typing import Any
 
@@ -378,6 +379,10 @@ class Module:
         self._idle.append(place)
         for spec, old, new in zip(self._state.specs, version.arrays, after):
             beyond(new, old, f"{self.name}: {spec.name}", stacklevel=4)
+
+    def as_torch(self: Any) -> Any:
+        """Return the module as a torch.nn.Module, whose programs PyTorch compiles and exports as one call."""
+        return import_module("renorm.torch.compiled").as_module(self)
 
     def run_at(self, addresses: list[int]) -> None:
         """Runs the network, whose extents are fixed, once on memory at these addresses: of inputs and state, then of

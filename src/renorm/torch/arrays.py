@@ -56,6 +56,13 @@ def array_or_none(x: Tensor | None) -> Array | None:
     return None if x is None else array_of(x)
 
 
+def tensor_of(array: Array) -> Tensor:
+    """Return a tensor over the memory of an array."""
+    if array.dtype == _BFLOAT16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
 def copied(array: Array) -> Tensor:
     """Return a fresh tensor with the elements of a C-contiguous array."""
     fresh = torch.empty(array.shape, dtype=TORCH_DTYPES[array.dtype.name], device=CPU)

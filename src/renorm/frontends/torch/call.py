@@ -1,0 +1,153 @@
+"""One call of an ATen overload, as the function sees it that reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from renorm import ops
+from renorm.core import dtypes
+from renorm.core.dims import Dim, Shape, Sym, is_static, static
+from renorm.core.errors import UnsupportedOp
+from renorm.core.shapes import normalize_axis
+from renorm.frontends.torch.extents import Extents
+from renorm.graph.ir import Graph, Value
+from renorm.ops.shared.reshaping import extents_of, reshaped_to
+
+Array = np.ndarray[Any, Any]
+Number = bool | int | float | Sym
+Operand = Value | Number
+Given = Value | None  # None: left out
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return how the project calls a dtype. Raises UnsupportedOp for complex numbers and the like."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in dtypes.BY_NAME:
+        raise UnsupportedOp(f"elements are {name}, which renorm has no kernels for")
+    return name
+
+
+@dataclass(frozen=True)
+class Call:
+    """results: what PyTorch says of the results: fake tensors, None for one that is none."""
+
+    graph: Graph
+    extents: Extents
+    results: Sequence[Any]
+
+    def type(self, index: int = 0) -> tuple[str, Shape]:
+        """Return dtype and shape of a result."""
+        made = self.results[index]
+        return dtype_name(made.dtype), self.extents.shape(made.shape)
+
+    @property
+    def dtype(self) -> str:
+        return self.type()[0]
+
+    @property
+    def shape(self) -> Shape:
+        return self.type()[1]
+
+    def number(self, x: Number, dtype: str) -> Value:
+        """Return a scalar."""
+        if isinstance(x, Sym):
+            whole = self.graph.open_constant(np.array(x, object), "extent", "int64")
+            return self.cast(whole, dtype)
+        return self.graph.constant(np.asarray(x).astype(dtypes.numpy_dtype(dtype)), "number")
+
+    def operand(self, x: Operand, dtype: str) -> Value:
+        """Return an operand with elements of that dtype."""
+        return self.cast(x, dtype) if isinstance(x, Value) else self.number(x, dtype)
+
+    def cast(self, x: Value, dtype: str) -> Value:
+        if x.dtype == dtype:
+            return x
+        if x.data is not None and x.rank == 0:
+            return self.graph.constant(x.data.astype(dtypes.numpy_dtype(dtype)), "number")
+        return ops.cast(x, to=dtype)
+
+    def promoted(self, *operands: Operand) -> list[Value]:
+        """Return operands in the dtype that PyTorch computes with for them."""
+        held = [_like(x) for x in operands]
+        dtype = held[0].dtype if isinstance(held[0], torch.Tensor) else torch.get_default_dtype()
+        dtype = dtype_name(_common(held) if len(held) > 1 else dtype)
+        return [self.operand(x, dtype) for x in operands]
+
+    def integers(self, elements: Sequence[Dim]) -> Value:
+        """Return whole numbers, of which some may be open extents, as what an op is told."""
+        return extents_of(self.graph, tuple(elements))
+
+    def reshaped(self, x: Value, shape: Shape) -> Value:
+        return x if x.shape == shape else reshaped_to(x, shape)
+
+    def expanded(self, x: Value, shape: Shape) -> Value:
+        return x if x.shape == shape else ops.expand(x, self.integers(shape))
+
+    def spread(self, values: Sequence[Value]) -> list[Value]:
+        """Return values in the shape that they broadcast to."""
+        shape: list[Dim] = [1] * max(v.rank for v in values)
+        for v in values:
+            for a, n in enumerate(v.shape, len(shape) - v.rank):
+                shape[a] = n if shape[a] == 1 else shape[a]
+        return [self.expanded(v, tuple(shape)) for v in values]
+
+    def filled(self, number: Number, dtype: str, shape: Shape) -> Value:
+        """Return a tensor of equal elements."""
+        scalar = self.number(number, dtype)
+        if is_static(shape) and scalar.data is not None and np.prod(static(shape)) <= 64:
+            return self.graph.constant(np.full(static(shape), scalar.data), "full")
+        return ops.expand(scalar, self.integers(shape))
+
+    def ones(self, channels: Dim, dtype: str, number: float = 1.0) -> Value:
+        """Return the scale, or the bias, of a norm that has none."""
+        if not isinstance(channels, int):
+            raise UnsupportedOp(f"the number of channels, {channels}, is open")
+        return self.graph.constant(np.full(channels, number, dtypes.numpy_dtype(dtype)), "norm")
+
+    def sliced(self, x: Value, axis: int, start: Dim, end: Dim, step: int = 1) -> Value:
+        """Return x[start:end:step] along an axis."""
+        bounds = self.integers([start]), self.integers([end])
+        if step == 1:
+            return ops.slice(x, *bounds, np.array([axis]))
+        return ops.slice(x, *bounds, np.array([axis]), np.array([step]))
+
+    def positions(self, n: Dim, dtype: str = "int64") -> Value:
+        """Return 0, 1, ..., n - 1."""
+        if isinstance(n, int):
+            return self.graph.constant(np.arange(n).astype(dtypes.numpy_dtype(dtype)), "positions")
+        zero, one = self.number(0, "int64"), self.number(1, "int64")
+        return self.cast(ops.range(zero, self.number(n, "int64"), one), dtype)
+
+
+def axes_of(x: Value, axes: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Return the axes that an argument names, counted from the front; all where it names none."""
+    if axes is None:
+        return tuple(range(x.rank))
+    given = [axes] if isinstance(axes, int) else axes
+    return tuple(normalize_axis(a, x.rank) for a in given) if x.rank else ()
+
+
+def elements(x: Value, what: str) -> Array:
+    """Return the elements of an operand that must be constant."""
+    if x.told is None:
+        raise UnsupportedOp(f"{what} is computed when the network runs")
+    return x.told
+
+
+def _like(x: Operand) -> Any:
+    """Return what PyTorch's promotion sees of an operand: a tensor without elements, or a number."""
+    if isinstance(x, Value):
+        return torch.empty([1] * x.rank, dtype=getattr(torch, x.dtype), device="meta")
+    return 1 if isinstance(x, Sym) else x
+
+
+def _common(held: Sequence[Any]) -> torch.dtype:
+    found = torch.result_type(held[0], held[1])
+    for x in held[2:]:
+        found = torch.result_type(torch.empty([1], dtype=found, device="meta"), x)
+    return found

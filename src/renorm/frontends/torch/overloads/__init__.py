@@ -1,0 +1,29 @@
+"""Readers of ATen's overloads, by families."""
+
+from renorm.frontends.torch.overloads import (
+    comparing,
+    elementwise,
+    making,
+    moving,
+    norms,
+    picking,
+    products,
+    reducing,
+    resizing,
+    windows,
+)
+from renorm.frontends.torch.overloads.table import TABLE
+
+__all__ = [
+    "TABLE",
+    "comparing",
+    "elementwise",
+    "making",
+    "moving",
+    "norms",
+    "picking",
+    "products",
+    "reducing",
+    "resizing",
+    "windows",
+]

@@ -1,0 +1,119 @@
+"""Overloads that give truth values, and those that choose by them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from renorm import ops
+from renorm.core.dtypes import is_float
+from renorm.core.errors import UnsupportedOp
+from renorm.frontends.torch.call import Call, Operand
+from renorm.frontends.torch.overloads.table import reads
+from renorm.graph.ir import Value
+
+
+def _compared(op: Callable[..., Any]) -> Any:
+    def read(c: Call, a: Operand, b: Operand) -> Any:
+        x, y = c.promoted(a, b)
+        if x.dtype == "bool" and op is not ops.equal:
+            x, y = c.cast(x, "uint8"), c.cast(y, "uint8")
+        return op(x, y)
+
+    return read
+
+
+for _name, _other, _op in (
+    ("eq", "", ops.equal),
+    ("lt", "less", ops.less),
+    ("le", "less_equal", ops.less_or_equal),
+    ("gt", "greater", ops.greater),
+    ("ge", "greater_equal", ops.greater_or_equal),
+):
+    reads(*(f"{n}.{kind}" for n in (_name, _other) if n for kind in ("Tensor", "Scalar")))(_compared(_op))
+
+
+@reads("ne.Tensor", "ne.Scalar", "not_equal.Tensor", "not_equal.Scalar")
+def _ne(c: Call, a: Operand, b: Operand) -> Any:
+    return ops.logical_not(ops.equal(*c.promoted(a, b)))
+
+
+def truth(c: Call, x: Operand) -> Value:
+    """Return where elements are not 0."""
+    if isinstance(x, Value) and x.dtype != "bool":
+        return ops.logical_not(ops.equal(x, c.number(0, x.dtype)))
+    return c.operand(x, "bool")
+
+
+def _of_truth(op: Callable[..., Any]) -> Any:
+    def read(c: Call, *operands: Value) -> Any:
+        return op(*(truth(c, x) for x in operands))
+
+    return read
+
+
+reads("logical_and")(_of_truth(ops.logical_and))
+reads("logical_or")(_of_truth(ops.logical_or))
+reads("logical_xor")(_of_truth(ops.logical_xor))
+reads("logical_not")(_of_truth(ops.logical_not))
+
+
+def _bitwise(op: Callable[..., Any], name: str) -> Any:
+    def read(c: Call, *operands: Operand) -> Any:
+        if c.dtype != "bool":
+            raise UnsupportedOp(f"{name} of {c.dtype} is computed bit by bit, for which renorm has no kernels")
+        return op(*(c.operand(x, "bool") for x in operands))
+
+    return read
+
+
+for _name, _op in (("and", ops.logical_and), ("or", ops.logical_or), ("xor", ops.logical_xor)):
+    _names = [f"bitwise_{_name}.Tensor", f"bitwise_{_name}.Scalar", f"__{_name}__.Tensor", f"__{_name}__.Scalar"]
+    reads(*_names)(_bitwise(_op, f"bitwise_{_name}"))
+reads("bitwise_not")(_bitwise(ops.logical_not, "bitwise_not"))
+
+
+@reads("isnan")
+def _isnan(c: Call, x: Value) -> Any:
+    return ops.isnan(x) if is_float(x.dtype) else c.filled(False, "bool", x.shape)
+
+
+@reads("isinf")
+def _isinf(c: Call, x: Value) -> Any:
+    return ops.isinf(x) if is_float(x.dtype) else c.filled(False, "bool", x.shape)
+
+
+@reads("isfinite")
+def _isfinite(c: Call, x: Value) -> Any:
+    return ops.logical_not(ops.logical_or(_isnan(c, x), _isinf(c, x)))
+
+
+def _equal_to(number: float) -> Any:
+    def read(c: Call, x: Value) -> Any:
+        return ops.equal(x, c.number(number, x.dtype)) if is_float(x.dtype) else c.filled(False, "bool", x.shape)
+
+    return read
+
+
+reads("isposinf")(_equal_to(math.inf))
+reads("isneginf")(_equal_to(-math.inf))
+
+
+@reads("isclose")
+def _isclose(c: Call, a: Value, b: Value, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Any:
+    near = ops.less_or_equal(
+        ops.abs(ops.sub(a, b)), ops.add(c.number(atol, a.dtype), ops.mul(ops.abs(b), c.number(rtol, a.dtype)))
+    )
+    near = ops.logical_or(ops.logical_and(near, _isfinite(c, b)), ops.equal(a, b))
+    return ops.logical_or(near, ops.logical_and(ops.isnan(a), ops.isnan(b))) if equal_nan else near
+
+
+@reads("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
+def _where(c: Call, condition: Value, a: Operand, b: Operand) -> Any:
+    return ops.where(truth(c, condition), c.operand(a, c.dtype), c.operand(b, c.dtype))
+
+
+@reads("masked_fill.Scalar", "masked_fill.Tensor")
+def _masked_fill(c: Call, x: Value, mask: Value, value: Operand) -> Any:
+    return ops.where(truth(c, mask), c.operand(value, x.dtype), x)

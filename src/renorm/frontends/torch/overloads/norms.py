@@ -1,0 +1,184 @@
+"""Overloads of normalizations, each one op, whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+
+from renorm import ops
+from renorm.core.dims import Dim
+from renorm.core.errors import UnsupportedOp
+from renorm.frontends.torch.call import Call, Given, axes_of
+from renorm.frontends.torch.overloads.table import reads
+from renorm.graph.ir import Value
+from renorm.ops.batch_norm_training import TORCH, BatchNormTraining
+
+
+def _parameters(c: Call, channels: Dim, dtype: str, scale: Given, bias: Given) -> tuple[Value, Value]:
+    held = c.ones(channels, dtype) if scale is None else c.cast(scale, dtype)
+    return held, c.ones(channels, dtype, 0.0) if bias is None else c.cast(bias, dtype)
+
+
+# --- batch ------------------------------------------------------------------------------------------------------------
+
+
+@reads("_native_batch_norm_legit_no_training")
+def _frozen(c: Call, x: Value, scale: Given, bias: Given, mean: Value, var: Value, momentum: float, eps: float) -> Any:
+    own = scale.dtype if scale is not None else bias.dtype if bias is not None else mean.dtype
+    return [ops.batch_norm(x, *_parameters(c, x.shape[1], own, scale, bias), mean, var, epsilon=eps), None, None]
+
+
+@reads("batch_norm")
+def _batch_norm(
+    c: Call,
+    x: Value,
+    scale: Given,
+    bias: Given,
+    mean: Given,
+    var: Given,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> Any:
+    if training or mean is None or var is None:
+        return _trained(c, x, scale, bias, None, None, momentum, eps)[0]
+    return _frozen(c, x, scale, bias, mean, var, momentum, eps)[0]
+
+
+def _trained(c: Call, x: Value, scale: Given, bias: Given, mean: Given, var: Given, momentum: float, eps: float) -> Any:
+    """y, new_mean, new_var, mean, var, invstd, count."""
+    op = BatchNormTraining(epsilon=eps, **{k: v for k, v in TORCH.items() if k != "epsilon"})
+    given = None if mean is None else np.array([momentum])
+    return op(x, scale, bias, mean, var, given)
+
+
+@reads("_native_batch_norm_legit_functional")
+def _functional(
+    c: Call, x: Value, scale: Given, bias: Given, mean: Value, var: Value, training: bool, momentum: float, eps: float
+) -> Any:
+    if not training:
+        return [*_frozen(c, x, scale, bias, mean, var, momentum, eps), mean, var]
+    y, new_mean, new_var, own, _, invstd, _ = _trained(c, x, scale, bias, mean, var, momentum, eps)
+    return [y, own, invstd, new_mean, new_var]
+
+
+@reads("_native_batch_norm_legit.no_stats")
+def _no_statistics(c: Call, x: Value, scale: Given, bias: Given, training: bool, momentum: float, eps: float) -> Any:
+    y, _, _, mean, _, invstd, _ = _trained(c, x, scale, bias, None, None, momentum, eps)
+    return [y, mean, invstd]
+
+
+@reads("native_batch_norm")
+def _native(
+    c: Call, x: Value, scale: Given, bias: Given, mean: Given, var: Given, training: bool, momentum: float, eps: float
+) -> Any:
+    if not training and mean is not None and var is not None:
+        return _frozen(c, x, scale, bias, mean, var, momentum, eps)
+    return _no_statistics(c, x, scale, bias, training, momentum, eps)
+
+
+# --- instance, group, layer -------------------------------------------------------------------------------------------
+
+
+@reads("instance_norm")
+def _instance_norm(
+    c: Call,
+    x: Value,
+    scale: Given,
+    bias: Given,
+    mean: Given,
+    var: Given,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> Any:
+    if not use_input_stats and mean is not None and var is not None:
+        return _frozen(c, x, scale, bias, mean, var, momentum, eps)[0]
+    return ops.instance_norm(x, *_parameters(c, x.shape[1], x.dtype, scale, bias), epsilon=eps)
+
+
+@reads("group_norm")
+def _group_norm(
+    c: Call,
+    x: Value,
+    groups: int,
+    scale: Given = None,
+    bias: Given = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Any:
+    own = _parameters(c, x.shape[1], x.dtype, scale, bias)
+    return ops.group_norm(x, *own, num_groups=groups, epsilon=eps)
+
+
+@reads("native_group_norm")
+def _native_group_norm(
+    c: Call, x: Value, scale: Given, bias: Given, batch: Dim, channels: Dim, spatial: Dim, groups: int, eps: float
+) -> Any:
+    return [_group_norm(c, x, groups, scale, bias, eps), None, None]
+
+
+def _affine(c: Call, shape: Sequence[Dim], dtype: str, given: Given, number: float) -> Value:
+    if given is not None:
+        return c.cast(given, dtype)
+    if not all(isinstance(n, int) for n in shape):
+        raise UnsupportedOp(f"a norm over {list(shape)}, of which extents are open")
+    return c.reshaped(c.ones(prod(shape), dtype, number), tuple(shape))
+
+
+@reads("layer_norm")
+def _layer_norm(
+    c: Call,
+    x: Value,
+    normalized: Sequence[Dim],
+    scale: Given = None,
+    bias: Given = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Any:
+    own = [_affine(c, normalized, x.dtype, scale, 1.0), *([] if bias is None else [c.cast(bias, x.dtype)])]
+    return ops.layer_norm(x, *own, axis=x.rank - len(normalized), epsilon=eps)
+
+
+@reads("native_layer_norm")
+def _native_layer_norm(c: Call, x: Value, normalized: Sequence[Dim], scale: Given, bias: Given, eps: float) -> Any:
+    return [_layer_norm(c, x, normalized, scale, bias, eps), None, None]
+
+
+@reads("rms_norm")
+def _rms_norm(c: Call, x: Value, normalized: Sequence[Dim], scale: Given = None, eps: float | None = None) -> Any:
+    small = torch.finfo(getattr(torch, x.dtype)).eps if eps is None else eps
+    return ops.rms_norm(x, _affine(c, normalized, x.dtype, scale, 1.0), axis=x.rank - len(normalized), epsilon=small)
+
+
+@reads("_fused_rms_norm")
+def _fused_rms_norm(c: Call, x: Value, normalized: Sequence[Dim], scale: Given, eps: float | None) -> Any:
+    return [_rms_norm(c, x, normalized, scale, eps), None]
+
+
+# --- of weights, vectors ----------------------------------------------------------------------------------------------
+
+
+@reads("_weight_norm")
+def _weight_norm(c: Call, v: Value, g: Value, dim: int = 0) -> Any:
+    axes = tuple(a for a in range(v.rank) if a != dim % v.rank) if dim != -1 else tuple(range(v.rank))
+    return ops.mul(v, ops.div(g, ops.reduce_l2(v, axes=axes, keepdims=True)))
+
+
+@reads("_weight_norm_interface")
+def _weight_norm_interface(c: Call, v: Value, g: Value, dim: int = 0) -> Any:
+    return [_weight_norm(c, v, g, dim), None]
+
+
+@reads("cosine_similarity")
+def _cosine_similarity(c: Call, a: Value, b: Value, dim: int = 1, eps: float = 1e-8) -> Any:
+    own, least = c.spread([c.cast(a, c.dtype), c.cast(b, c.dtype)]), c.number(eps, c.dtype)
+    axes = axes_of(own[0], dim)
+    x, y = (ops.div(v, ops.max([ops.reduce_l2(v, axes=axes, keepdims=True), least])) for v in own)
+    return ops.reduce_sum(ops.mul(x, y), axes=axes, keepdims=False)

@@ -1,0 +1,127 @@
+"""Overloads that read elements at computed places, sort them, or store at such places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from renorm import ops
+from renorm.core.dims import Dim
+from renorm.core.errors import UnsupportedOp
+from renorm.core.shapes import normalize_axis
+from renorm.frontends.torch.call import Call, Given, Operand
+from renorm.frontends.torch.overloads.table import reads
+from renorm.graph.ir import Value
+
+
+@reads("embedding")
+def _embedding(c: Call, weight: Value, indices: Value, *_: Any, **__: Any) -> Any:
+    return ops.gather(weight, indices, axis=0)
+
+
+@reads("index_select")
+def _index_select(c: Call, x: Value, dim: int, index: Value) -> Any:
+    if x.rank == 0:
+        return x
+    index = c.reshaped(index, (1,)) if index.rank == 0 else index
+    return ops.gather(x, index, axis=normalize_axis(dim, x.rank))
+
+
+@reads("gather")
+def _gather(c: Call, x: Value, dim: int, index: Value, **_: Any) -> Any:
+    if x.rank == 0:
+        return c.reshaped(x, index.shape)
+    axis = normalize_axis(dim, x.rank)
+    part = x
+    for a in range(x.rank):  # other axes may be longer than those of the indices
+        if a != axis and x.shape[a] != index.shape[a]:
+            part = c.sliced(part, a, 0, index.shape[a])
+    return ops.gather_elements(part, index, axis=axis)
+
+
+@reads("take_along_dim")
+def _take_along(c: Call, x: Value, index: Value, dim: int | None = None) -> Any:
+    if dim is None:
+        return c.reshaped(ops.gather(_flat(c, x), _flat(c, index), axis=0), c.shape)
+    axis = normalize_axis(dim, x.rank)
+    shape = tuple(n if a == axis else c.shape[a] for a, n in enumerate(x.shape))
+    return ops.gather_elements(c.expanded(x, shape), c.expanded(index, c.shape), axis=axis)
+
+
+@reads("take")
+def _take(c: Call, x: Value, index: Value) -> Any:
+    return ops.gather(_flat(c, x), index, axis=0)
+
+
+def _flat(c: Call, x: Value) -> Value:
+    return c.reshaped(x, (prod(x.shape),))
+
+
+@reads("index.Tensor", "_unsafe_index.Tensor")
+def _index(c: Call, x: Value, indices: Sequence[Given]) -> Any:
+    """Indices of several axes broadcast; the axes they take stand where the first of these was, or in front where they
+    were not side by side."""
+    if any(i is not None and i.dtype in ("bool", "uint8") for i in indices):
+        raise UnsupportedOp("elements are chosen by truth values, whose number data decide")
+    given = [(a, c.cast(i, "int64")) for a, i in enumerate(indices) if i is not None]
+    axes = [a for a, _ in given]
+    if len(given) == 1:
+        return ops.gather(x, given[0][1], axis=axes[0])
+    others = [a for a in range(x.rank) if a not in axes]
+    moved = ops.transpose(x, perm=(*axes, *others)) if axes != list(range(len(axes))) else x
+    rank = max(i.rank for _, i in given)
+    spread = c.spread([i for _, i in given])
+    found = ops.gather_nd(moved, ops.concat([ops.unsqueeze(i, axes=(rank,)) for i in spread], axis=rank))
+    if axes == list(range(axes[0], axes[0] + len(axes))) and axes[0]:
+        before = axes[0]
+        perm = (*range(rank, rank + before), *range(rank), *range(rank + before, found.rank))
+        return ops.transpose(found, perm=perm)
+    return found
+
+
+@reads("topk")
+def _topk(c: Call, x: Value, k: Dim, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    if x.rank == 0:
+        return [x, c.filled(0, "int64", ())]
+    return list(ops.top_k(x, c.integers([k]), axis=normalize_axis(dim, x.rank), largest=largest, sorted=sorted))
+
+
+def _in_order(c: Call, x: Value, dim: int, descending: bool) -> list[Value]:
+    if x.rank == 0:
+        return [x, c.filled(0, "int64", ())]
+    axis = normalize_axis(dim, x.rank)
+    held = c.cast(x, "uint8") if x.dtype == "bool" else x
+    values, places = ops.top_k(held, c.integers([x.shape[axis]]), axis=axis, largest=descending, sorted=True)
+    return [c.cast(values, x.dtype), places]
+
+
+@reads("sort")
+def _sort(c: Call, x: Value, dim: int = -1, descending: bool = False) -> Any:
+    return _in_order(c, x, dim, descending)
+
+
+@reads("sort.stable")
+def _sort_stable(c: Call, x: Value, *, stable: bool | None, dim: int = -1, descending: bool = False) -> Any:
+    return _in_order(c, x, dim, descending)
+
+
+@reads("argsort")
+def _argsort(c: Call, x: Value, dim: int = -1, descending: bool = False) -> Any:
+    return _in_order(c, x, dim, descending)[1]
+
+
+@reads("argsort.stable")
+def _argsort_stable(c: Call, x: Value, *, stable: bool, dim: int = -1, descending: bool = False) -> Any:
+    return _in_order(c, x, dim, descending)[1]
+
+
+@reads("index_put", "_unsafe_index_put")
+def _index_put(c: Call, x: Value, indices: Sequence[Given], values: Operand, accumulate: bool = False) -> Any:
+    """Where one mask of truth values chooses, and one number is stored."""
+    mask, is_number = indices[0], isinstance(values, Value) and values.shape in ((), (1,))
+    if len(indices) == 1 and mask is not None and mask.dtype == "bool" and isinstance(values, Value) and is_number:
+        kept = c.reshaped(mask, (*mask.shape, *[1] * (x.rank - mask.rank)))
+        number = c.reshaped(c.cast(values, x.dtype), ())
+        return ops.where(kept, ops.add(x, number) if accumulate else number, x)
+    raise UnsupportedOp("elements are stored where indices say, for which renorm has no kernels")

@@ -1,0 +1,126 @@
+"""Programs of torch.export: of a module, of a .pt2 file, or made by the caller.
+
+What a program does to its buffers (running statistics, counters) is state: they are the last inputs of the graph, and
+what they become its last outputs.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from renorm.core.errors import InvalidInput, InvalidModel, UnsupportedOp, raised_at
+from renorm.core.limits import DEFAULT, Limits
+from renorm.frontends import BUFFERS
+from renorm.frontends.diagnosis import diagnose
+from renorm.frontends.problems import Problem
+from renorm.frontends.torch.extents import Extents
+from renorm.frontends.torch.reader import Reader, array_of
+from renorm.graph.ir import Graph
+
+
+def exported(
+    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, dynamic_shapes: Any = None
+) -> torch.export.ExportedProgram:
+    """Return what torch.export makes of a module for arguments like these, with the axes open that `dynamic_shapes`
+    names as torch.export takes it. Raises InvalidInput with PyTorch's reason where it refuses."""
+    if not isinstance(module, torch.nn.Module):
+        raise InvalidInput(
+            f"args= are given for {type(module).__name__}", ["torch.nn.Module is exported for them"], "leave args= out"
+        )
+    given = tuple(args) if isinstance(args, (tuple, list)) else (args,)
+    try:
+        with torch.no_grad():
+            return torch.export.export(module, given, dict(kwargs or {}), dynamic_shapes=dynamic_shapes)
+    except Exception as error:  # whatever the module's own code, Dynamo or the exporter raises
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise InvalidInput(
+            f"{type(module).__name__}: torch.export refuses it: {reason}",
+            [raised_at(error)],
+            "mend what PyTorch names, or export another part of the model",
+        ) from error
+
+
+def read(source: Any, *, is_mapped: bool = True, limits: Limits = DEFAULT) -> Graph:
+    """Return the graph of a program: an ExportedProgram, or the path of a .pt2 file. Its constants are the tensors of
+    the program, where they lie: copied unless is_mapped. Raises UnsupportedOp that names every call which renorm cannot
+    express, with its module and source line; LimitExceeded."""
+    if isinstance(source, (str, os.PathLike)) and os.path.exists(source):
+        limits.check(_called(source), [("file_bytes", os.path.getsize(source), "")])
+    program = _loaded(source)
+    signature, calls = program.graph_signature, program.graph
+    limits.check(_called(source), [("nodes", len(calls.nodes), "")])
+    updated = {str(s.target): s.arg.name for s in signature.output_specs if s.kind.name == "BUFFER_MUTATION"}
+    reader = Reader(_called(source), calls, Extents(program.range_constraints))
+    targets = {s.arg.name: s.target for s in signature.input_specs if s.target is not None}
+    tensors = {t: _tensor(program, t) for t in targets.values()}
+    nodes = {n.name: n for n in calls.nodes if n.op in ("placeholder", "call_function")}
+    given = [n for n in nodes.values() if n.op == "placeholder"]
+    for node in (n for n in given if n.name not in targets):
+        reader.input(node)
+    held = {targets[n.name]: n for n in given if targets.get(n.name) in updated}
+    for target, node in held.items():  # after the program's own inputs
+        reader.input(node, target)
+    for node in (n for n in given if n.name in targets and n not in held.values()):
+        reader.constant(node, targets[node.name], tensors[targets[node.name]])
+    (out,) = (n.args[0] for n in calls.nodes if n.op == "output")
+    results = list[Any]()
+    for spec, result in zip(signature.output_specs, out):
+        if spec.kind.name == "USER_OUTPUT":
+            results.append(result)
+        elif spec.kind.name != "BUFFER_MUTATION":
+            error = UnsupportedOp(f"the program writes to {spec.target!r} ({spec.kind.name.lower()})")
+            reader.problems.append(Problem(error))
+    graph = reader.read([*results, *(nodes[updated[target]] for target in held)])
+    if held:
+        graph.metadata[BUFFERS] = {target: array_of(tensors[target]) for target in held}
+    if not is_mapped:
+        for constant in graph.constants.values():
+            constant.data = np.array(constant.data)
+    diagnose(graph)
+    return graph
+
+
+def _called(source: Any) -> str:
+    return os.path.basename(source) if isinstance(source, (str, os.PathLike)) else "program"
+
+
+def _loaded(source: Any) -> torch.export.ExportedProgram:
+    """Return the program of a source, functional: nothing in it writes to a tensor in place."""
+    program = source
+    if isinstance(source, (str, os.PathLike)):
+        try:
+            program = torch.export.load(source)
+        except Exception as error:
+            path = os.fspath(source)
+            raise InvalidModel(f"{path}: no program of torch.export: {error}", [raised_at(error)]) from error
+    if not isinstance(program, torch.export.ExportedProgram):
+        raise InvalidInput(
+            f"{type(source).__name__}: a module is exported for arguments",
+            do="give them: renorm.compile(module, args=(x,))",
+        )
+    if not any(map(_writes, program.graph.nodes)):
+        return program
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of PyTorch's own functions, which it calls
+        return program.run_decompositions({})
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    """Return whether a node writes in place, or is a graph of its own."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return node.target._schema.is_mutable
+    return node.op == "get_attr" or isinstance(node.target, torch._ops.HigherOrderOperator)
+
+
+def _tensor(program: torch.export.ExportedProgram, target: str) -> torch.Tensor:
+    found = program.state_dict.get(target)
+    found = program.constants.get(target) if found is None else found
+    if not isinstance(found, torch.Tensor):
+        raise InvalidModel(f"the program has no tensor {target!r}")
+    return found

@@ -1,0 +1,213 @@
+"""ATen calls to Graph, one after the other.
+
+Nodes are called by the module that makes them, `layer1.0.bn1`, where several calls are made there by module and call,
+`layer1.0.attn.view_3`; values by the program's own names. Parameters, buffers and constants are the arrays that PyTorch
+has, seen where they lie. Whatever cannot be read is collected, so that one error names all of it, with module and
+source line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from renorm.core import dtypes
+from renorm.core.errors import RenormError, UnsupportedOp, UserCodeError, raised_at
+from renorm.frontends.problems import Problem, together
+from renorm.frontends.torch.call import Array, Call, dtype_name
+from renorm.frontends.torch.extents import Extents
+from renorm.frontends.torch.overloads import TABLE
+from renorm.graph.ir import Graph, Node, Value
+
+_LINE = re.compile(r'File "([^"]+)", line (\d+)')
+_CHECKS = ("_assert", "sym_constrain", "_check")  # what tells PyTorch of extents, and computes nothing
+
+
+class Reader:
+    """Reads the calls of a torch.fx.Graph into `graph`. made: what nodes are: Values, lists of them, extents, None.
+    refused: nodes that cannot be read, with the reason each."""
+
+    def __init__(self, name: str, calls: torch.fx.Graph, extents: Extents):
+        self.graph, self.extents = Graph(name), extents
+        self.made = dict[torch.fx.Node, Any]()
+        self.problems: list[Problem] = []
+        self.refused = dict[torch.fx.Node, str]()
+        self._constants = dict[Any, Value]()  # by where the elements lie
+        self._names = Counter[str]()
+        self._nodes = [n for n in calls.nodes if n.op == "call_function"]
+        self._calls = Counter(where(n) for n in self._nodes if overload(n) in TABLE)  # of each module
+        self._calls[""] = 0  # which has no name
+
+    def input(self, node: torch.fx.Node, name: str = "") -> None:
+        """Make a node an input of the graph."""
+        held = node.meta.get("val")
+        try:
+            if isinstance(held, torch.SymInt):
+                raise UnsupportedOp("a number that is an input, of which extents are made")
+            self.made[node] = self._stand_in(name or node.name, held) if isinstance(held, torch.Tensor) else held
+        except RenormError as error:
+            self.problems.append(Problem(error, node.name, "an input"))
+
+    def constant(self, node: torch.fx.Node, name: str, tensor: torch.Tensor) -> None:
+        """Make a node a constant: a tensor of that name."""
+        place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        try:
+            if place not in self._constants or not tensor.numel():
+                self._constants[place] = self.graph.constant(array_of(tensor), name)
+            self.made[node] = self._constants[place]
+        except RenormError as error:
+            self.problems.append(Problem(error, name, "a parameter"))
+
+    def probe(self) -> None:
+        """Read all calls, to see which can be: what one that cannot would give is an input to those after it."""
+        for node in self._nodes:
+            self._call(node)
+            if node in self.refused:
+                held = node.meta.get("val")
+                if isinstance(held, torch.Tensor):
+                    self.input(node)
+                elif isinstance(held, (list, tuple)):
+                    self.made[node] = [self._stand_in(f"{node.name}_{i}", x) for i, x in enumerate(held)]
+
+    def _stand_in(self, name: str, held: Any) -> Any:
+        if not isinstance(held, torch.Tensor):
+            return None
+        return self.graph.input(name, dtype_name(held.dtype), self.extents.shape(held.shape))
+
+    def read(self, outputs: Sequence[Any]) -> Graph:
+        """Read all calls. outputs: nodes, and whatever else results hold, which is left out. Raises UnsupportedOp."""
+        for node in self._nodes:
+            self._call(node)
+        for given in outputs:
+            if isinstance(value := self.made.get(given) if isinstance(given, torch.fx.Node) else None, Value):
+                self.graph.outputs.append(value)
+            elif isinstance(given, torch.fx.Node) and given in self.made:
+                error = UnsupportedOp("it is a result of the program, and no tensor")
+                self.problems.append(Problem(error, given.name, stated(given)))
+        if self.problems:
+            raise together(self.problems, self.graph.name)
+        self.graph.discard_constants()
+        return self.graph
+
+    def _call(self, node: torch.fx.Node) -> None:
+        held = node.meta.get("val")
+        if any(part in str(node.target) for part in _CHECKS):
+            return
+        if isinstance(held, (bool, torch.SymBool)):
+            self.made[node] = held
+        elif isinstance(held, (int, torch.SymInt)):
+            self._guarded(node, lambda: self.extents.of(held))
+        elif overload(node) == "getitem":
+            self._guarded(node, lambda: self._part(node))
+        else:
+            self._guarded(node, lambda: self._read(node))
+
+    def _guarded(self, node: torch.fx.Node, make: Callable[[], Any]) -> None:
+        if overload(node) in TABLE and any(n not in self.made for n in node.all_input_nodes):
+            return  # what it reads has its problem
+        try:
+            self.made[node] = make()
+        except RenormError as error:
+            self._refuse(node, error)
+        except Exception as error:  # a reader must not lose where
+            failed = UserCodeError(f"{type(error).__name__}: {error}", [raised_at(error)])
+            failed.__cause__ = error
+            self._refuse(node, failed)
+
+    def _refuse(self, node: torch.fx.Node, error: RenormError) -> None:
+        self.problems.append(Problem(error, where(node) or node.name, stated(node), overload(node)))
+        self.refused[node] = error.headline
+
+    def _part(self, node: torch.fx.Node) -> Any:
+        whole, index = node.args
+        assert isinstance(whole, torch.fx.Node)
+        assert isinstance(index, int)
+        found = self.made.get(whole, [None] * (index + 1))[index]
+        if found is None and whole in self.made and node.users:
+            raise UnsupportedOp(f"result {index} of {overload(whole)} is read, which renorm does not compute")
+        return found
+
+    def _read(self, node: torch.fx.Node) -> Any:
+        name = overload(node)
+        if name not in TABLE:
+            raise UnsupportedOp(f"renorm does not read {name}", do="leave it to PyTorch, or write it otherwise")
+        held, before = node.meta.get("val"), len(self.graph.nodes)
+        results = list(held) if isinstance(held, (list, tuple)) else [held]
+        given, named = (_arguments(a, self.made) for a in (node.args, node.kwargs))
+        found = TABLE[name](Call(self.graph, self.extents, results), *given, **named)
+        made = self.graph.nodes[before:]
+        self._name(node, made)
+        for value, result in zip(found if isinstance(found, list) else [found], results):
+            self._check(value, result)
+        if isinstance(found, Value) and made and found.producer is made[-1]:
+            self.graph.rename(found, node.name, exact=False)
+        return found
+
+    def _name(self, node: torch.fx.Node, made: Sequence[Node]) -> None:
+        path = where(node)
+        name = path if self._calls[path] == 1 else f"{path}.{node.name}" if path else node.name
+        for n in made:
+            wanted = name if n is made[-1] else f"{name}.{n.op.name}"
+            self._names[wanted] += 1
+            wanted += f"_{self._names[wanted]}" if self._names[wanted] > 1 else ""
+            if n.name != wanted:
+                self.graph.rename_node(n, wanted)
+            n.origin = (wanted,)
+
+    def _check(self, value: Any, result: Any) -> None:
+        """Raise UnsupportedOp where what was made has another type than PyTorch says."""
+        if not isinstance(value, Value) or not isinstance(result, torch.Tensor):
+            return
+        dtype, shape = dtype_name(result.dtype), self.extents.shape(result.shape)
+        pairs = zip(value.shape, shape)
+        is_other = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
+        if value.dtype != dtype or value.rank != len(shape) or is_other:
+            raise UnsupportedOp(f"its result would be {value.type}, and PyTorch's is {dtype}{list(shape)}")
+
+
+def _arguments(given: Any, made: Mapping[torch.fx.Node, Any]) -> Any:
+    """Return arguments with what nodes have made in their place."""
+    if isinstance(given, torch.fx.Node):
+        return made[given]
+    if isinstance(given, (list, tuple)):
+        return [_arguments(g, made) for g in given]
+    if isinstance(given, Mapping):
+        return {k: _arguments(v, made) for k, v in given.items()}
+    return given
+
+
+def overload(node: torch.fx.Node) -> str:
+    """Return what a node calls: add.Tensor of ATen's; with its library for others."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target).removeprefix("aten.")
+    return getattr(target, "__name__", str(target))
+
+
+def where(node: torch.fx.Node) -> str:
+    """Return the path of the innermost module that a node stands in; "" outside of any."""
+    paths = [str(path) for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+    if not paths or "_empty_nn_module" in paths[-1]:
+        return ""
+    path = re.sub(r"\[['\"]?(\w+)['\"]?\]", r".\1", paths[-1].removeprefix("L['self']")).replace("_modules.", "")
+    return path.strip(".").removeprefix("L.self.").removeprefix("self.")
+
+
+def stated(node: torch.fx.Node) -> str:
+    """Return what a node calls, and the line of the caller's source that does."""
+    lines = _LINE.findall(node.meta.get("stack_trace") or "")
+    own = [line for line in lines if f"{torch.__name__}/" not in line[0]] or lines
+    return f"{overload(node)}, {own[-1][0]}:{own[-1][1]}" if own else overload(node)
+
+
+def array_of(tensor: torch.Tensor) -> Array:
+    """Return the elements of a tensor, where they lie. Raises UnsupportedOp for a dtype that there are no kernels
+    for."""
+    own, name = tensor.detach().cpu(), dtype_name(tensor.dtype)
+    if name == "bfloat16":
+        return own.view(torch.int16).numpy().view(dtypes.numpy_dtype(name))
+    return own.numpy()

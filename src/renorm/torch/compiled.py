@@ -1,0 +1,98 @@
+"""Compiled modules inside programs of PyTorch: one custom op, `renorm::run`, which torch.compile and torch.export take
+as one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor, nn
+
+from renorm.core.dims import Dim, Symbol, linear, terms
+from renorm.core.errors import InvalidInput
+from renorm.runtime.module import Module
+from renorm.torch.arrays import tensor_of
+
+_MODULES = WeakValueDictionary[int, Module]()
+_NUMBERS = count()
+
+
+class CompiledLayer(nn.Module):
+    """A compiled module as a layer: the same inputs, results as a tensor, or as a tuple of several. It has no
+    parameters, and no gradient."""
+
+    def __init__(self, module: Module):
+        super().__init__()
+        self.compiled, self._number = module, next(_NUMBERS)
+        _MODULES[self._number] = module
+
+    def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
+        made = torch.ops.renorm.run([*inputs], self._number)
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def extra_repr(self) -> str:
+        return ", ".join(map(str, self.compiled.inputs))
+
+
+def as_module(module: Module) -> CompiledLayer:
+    """Return a compiled module, or one that was loaded, as a layer of PyTorch's. An exported program that holds it runs
+    in this process, as long as the layer lives."""
+    return CompiledLayer(module)
+
+
+def _held(number: int) -> Module:
+    if number not in _MODULES:
+        raise InvalidInput(
+            f"renorm::run of module {number}, which is not there",
+            ["a program that was saved does not hold compiled modules, and one that is gone takes its code along"],
+            "keep the layer, or save the module itself: m.save()",
+        )
+    return _MODULES[number]
+
+
+@torch.library.custom_op("renorm::run", mutates_args=(), device_types="cpu")
+def run(inputs: Sequence[Tensor], number: int) -> list[Tensor]:
+    """Run the module of that number."""
+    return [tensor_of(y) for y in _held(number).run(*(x.detach().contiguous() for x in inputs))]
+
+
+@run.register_fake
+def _(inputs: Sequence[Tensor], number: int) -> list[Tensor]:
+    module, extents = _held(number), dict[str, Any]()
+    for spec, x in zip(module.inputs, inputs):
+        for wanted, there in zip(spec.shape, x.shape):
+            if not isinstance(wanted, int) and (known := linear(wanted)) is not None:
+                symbol, times, more = known
+                extents.setdefault(symbol, (there - more) // times)
+    return [
+        torch.empty([_extent(n, extents) for n in spec.shape], dtype=getattr(torch, spec.dtype), device="cpu")
+        for spec in module.outputs
+    ]
+
+
+def _extent(e: Dim, extents: Mapping[str, Any]) -> Any:
+    """Return an extent for values of its symbols, which may be PyTorch's symbolic integers."""
+    if isinstance(e, int):
+        return e
+    total: Any = 0
+    for product, times in terms(e):
+        for factor in product:
+            times = times * (extents[factor] if isinstance(factor, Symbol) else _opaque(factor, extents))
+        total = total + times
+    return total
+
+
+def _opaque(factor: Any, extents: Mapping[str, Any]) -> Any:
+    op, a, b = factor[0], _extent(factor[1], extents), _extent(factor[2], extents)
+    match op:
+        case "//":
+            return a // b
+        case "%":
+            return a % b
+        case "min":
+            return torch.sym_min(a, b)
+        case _:
+            return torch.sym_max(a, b)

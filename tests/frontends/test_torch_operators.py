@@ -1,0 +1,63 @@
+"""PyTorch's own samples of its operators, read as programs, against PyTorch. What renorm does not read of them, and
+why, is in torch_operators.txt: a line that is too many fails as one that is missing does."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("expecttest", reason="expecttest is not installed, which PyTorch's samples import")
+import torch
+from tests.frontends.torch_samples import outcome, programs
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from torch.testing._internal.common_methods_invocations import op_db
+
+EXPECTED = Path(__file__).parent / "torch_operators.txt"
+DTYPES = (torch.float32, torch.int64, torch.bool)
+
+
+def called(info: Any, dtype: torch.dtype) -> str:
+    variant = f".{info.variant_test_name}" if info.variant_test_name else ""
+    return f"{info.name}{variant} {str(dtype).removeprefix('torch.')}"
+
+
+NOT_READ = {name: why for line in EXPECTED.read_text().splitlines() for name, _, why in [line.partition(": ")]}
+OPERATORS = {called(info, d): (info, d) for info in op_db for d in DTYPES if d in info.dtypes}
+
+
+def refusals(name: str) -> list[str]:
+    """Return why samples of an operator are not read, or what differs; nothing for those that are."""
+    torch.manual_seed(0)
+    return [said for p in programs(*OPERATORS[name]) if (said := outcome(p))]
+
+
+def reason(said: list[str]) -> str:
+    """Return the first reason without where it is: a line of torch_operators.txt."""
+    text = next((s for s in said if "differ" not in s), said[0]).splitlines()[0]
+    return re.sub(r"node '[^']*'( \([^)]*\))?: |program: |\(.*?: \w+\[[^]]*\].*?\)", "", text)[:140].strip()
+
+
+def test_every_line_is_of_an_operator_and_has_a_reason() -> None:
+    assert [n for n, why in NOT_READ.items() if n not in OPERATORS or not why] == []
+
+
+@pytest.mark.parametrize("name", [n for n in OPERATORS if n not in NOT_READ])
+def test_operator(name: str) -> None:
+    assert refusals(name) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in OPERATORS if n in NOT_READ])
+def test_what_is_not_read_is_refused(name: str) -> None:
+    """No line is left of what is read by now, and nothing is wrong but what PyTorch leaves undefined."""
+    said = refusals(name)
+    assert said
+    wrong = [s for s in said if "differ" in s]
+    assert not wrong or NOT_READ[name].startswith("undefined: "), wrong

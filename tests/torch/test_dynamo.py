@@ -1,0 +1,159 @@
+"""torch.compile(backend="renorm"), and compiled modules inside programs of PyTorch."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import renorm
+import renorm.torch
+from renorm.torch import dynamo
+
+# what PyTorch itself warns of while it captures is not ours
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+
+
+@pytest.fixture(autouse=True)
+def begin_anew() -> None:
+    torch.compiler.reset()
+
+
+def net() -> nn.Module:
+    norm = nn.BatchNorm2d(8)
+    torch.nn.init.uniform_(norm.running_mean, -1, 1)  # type: ignore[arg-type]
+    torch.nn.init.uniform_(norm.running_var, 0.5, 1.5)  # type: ignore[arg-type]
+    made = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        norm,
+        nn.ReLU(inplace=True),
+        nn.GroupNorm(2, 8),
+        nn.Flatten(),
+        nn.Linear(8 * 30, 5),
+        nn.LayerNorm(5),
+    )
+    return made.eval()
+
+
+def agree(module: nn.Module, compiled: Any, *xs: torch.Tensor) -> None:
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(*xs), module(*xs), rtol=1e-4, atol=1e-5)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> str:
+    return "\n".join(r.getMessage() for r in caplog.records if r.name == "renorm.torch")
+
+
+def test_a_whole_network_is_one_part(caplog: pytest.LogCaptureFixture) -> None:
+    module = net()
+    compiled = torch.compile(module, backend="renorm")
+    with caplog.at_level(logging.INFO, "renorm.torch"):
+        agree(module, compiled, torch.randn(2, 3, 5, 6))
+    assert "in 1 parts" in told(caplog)
+
+
+def test_a_dynamic_batch_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[Any]()
+    compile = dynamo.compile
+    monkeypatch.setattr(dynamo, "compile", lambda graph, **o: calls.append(graph) or compile(graph, **o))
+    module = net()
+    compiled = torch.compile(module, backend="renorm", dynamic=True)
+    for size in (2, 3, 7):
+        agree(module, compiled, torch.randn(size, 3, 5, 6))
+    assert len(calls) == 1
+
+
+def test_what_is_not_read_stays_pytorchs(caplog: pytest.LogCaptureFixture) -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.relu(self.a(x))
+            return torch.tanh(self.b(torch.cumprod(y, 1))) + y
+
+    module = Odd()
+    compiled = torch.compile(module, backend="renorm")
+    with caplog.at_level(logging.INFO, "renorm.torch"):
+        agree(module, compiled, torch.randn(4, 6))
+    assert "cumprod" in told(caplog)
+    assert "in 2 parts" in told(caplog)
+
+
+def test_parameters_that_are_written_to_are_seen(caplog: pytest.LogCaptureFixture) -> None:
+    module = net()
+    compiled, x = torch.compile(module, backend="renorm"), torch.randn(2, 3, 5, 6)
+    agree(module, compiled, x)
+    with caplog.at_level(logging.INFO, "renorm.torch"):
+        for step in range(3):
+            with torch.no_grad():
+                for p in module.parameters():
+                    p.add_(0.1 * (step + 1))
+            agree(module, compiled, x)
+    assert told(caplog).count("written to") == 2  # compiled anew, then inputs for good
+
+
+def test_with_gradients_it_is_pytorchs() -> None:
+    module = net()
+    compiled, x = torch.compile(module, backend="renorm"), torch.randn(2, 3, 5, 6)
+    compiled(x).sum().backward()
+    found = [p.grad.clone() for p in module.parameters() if p.grad is not None]
+    module.zero_grad()
+    module(x).sum().backward()
+    for a, b in zip(found, (p.grad for p in module.parameters()), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_results_keep_the_order_of_memory() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
+    module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    compiled = torch.compile(module, backend="renorm")
+    x = torch.randn(2, 3, 9, 8).to(memory_format=torch.channels_last)
+    agree(module, compiled, x)
+    with torch.no_grad():
+        assert compiled(x).stride() == module(x).stride()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_dtypes(dtype: torch.dtype) -> None:
+    module = nn.Sequential(nn.Linear(16, 12), nn.LayerNorm(12), nn.GELU()).eval().to(dtype)
+    compiled, x = torch.compile(module, backend="renorm"), torch.randn(5, 16, dtype=dtype)
+    with torch.no_grad():
+        found, wanted = compiled(x), module(x)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.float(), wanted.float(), rtol=2e-2 if dtype != torch.float32 else 1e-4, atol=2e-2)
+
+
+def test_a_compiled_module_is_a_layer() -> None:
+    module, x = net(), torch.randn(2, 3, 5, 6)
+    batch = torch.export.Dim("batch", min=1)
+    layer = renorm.compile(module, args=(x,), dynamic_shapes=({0: batch},)).as_torch()
+
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inside = layer
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inside(x * 2).softmax(-1)
+
+    around = Around()
+    with torch.no_grad():
+        wanted = module(x * 2).softmax(-1)
+        torch.testing.assert_close(around(x), wanted, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(torch.compile(around, backend="eager")(x), wanted, rtol=1e-4, atol=1e-5)
+        program = torch.export.export(around, (x,), dynamic_shapes=({0: batch},))
+        other = torch.randn(5, 3, 5, 6)
+        torch.testing.assert_close(program.module()(other), module(other * 2).softmax(-1), rtol=1e-4, atol=1e-5)
+
+
+def test_a_loaded_module_is_a_layer(tmp_path: Any) -> None:
+    module, x = net(), torch.randn(2, 3, 5, 6)
+    renorm.compile(module, args=(x,)).save(tmp_path / "net.renorm")
+    layer = renorm.load(tmp_path / "net.renorm").as_torch()
+    np.testing.assert_allclose(layer(x).numpy(), module(x).detach().numpy(), rtol=1e-4, atol=1e-5)
