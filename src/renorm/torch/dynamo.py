@@ -21,7 +21,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from renorm.core.errors import RenormError
 from renorm.driver.compile import compile
 from renorm.frontends.torch.extents import Extents
-from renorm.frontends.torch.reader import Reader, stated
+from renorm.frontends.torch.reader import Reader, overload, stated
 from renorm.torch.arrays import tensor_of
 
 LOG = logging.getLogger("renorm.torch")
@@ -61,7 +61,8 @@ class _Supported(OperatorSupportBase):
         self._reader = reader
 
     def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: fx.Node) -> bool:
-        if node.op != "call_function" or node in self._reader.refused or node not in self._reader.made:
+        read = [node, *node.all_input_nodes] if overload(node) == "getitem" else [node]
+        if node.op != "call_function" or any(n in self._reader.refused or n not in self._reader.made for n in read):
             return False
         held = node.meta.get("val")
         parts = held if isinstance(held, (list, tuple)) else [held]
@@ -125,9 +126,9 @@ class _Part(torch.nn.Module):
         super().__init__()
         self._calls, self._extents, self._options = calls, extents, options
         self._kept: list[Tensor | None] = [*kept]
-        self._changes = 0
+        self._changes = [0] * len(kept)
         self._run: Callable[..., Any] | None = None
-        self._seen: list[tuple[int, int]] = []
+        self._seen: list[tuple[int, int] | None] = []
 
     def forward(self, *given: Any) -> Any:
         if self._run is None or self._versions(given) != self._seen:
@@ -135,17 +136,17 @@ class _Part(torch.nn.Module):
         assert self._run is not None
         return self._run(*given)
 
-    def _versions(self, given: Sequence[Any]) -> list[tuple[int, int]]:
-        return [(x.data_ptr(), x._version) for x, k in zip(given, self._kept) if k is not None]
+    def _versions(self, given: Sequence[Any]) -> list[tuple[int, int] | None]:
+        return [None if k is None else _version(x) for x, k in zip(given, self._kept)]
 
     def _compile(self, given: Sequence[Any]) -> None:
-        if self._run is not None:
-            self._changes += 1
-            LOG.info(
-                "parameters were written to: %s", "inputs from now on" if self._changes > CHANGES else "compiled anew"
-            )
-        if self._changes > CHANGES:
-            self._kept = [None] * len(given)
+        for i, (was, now) in enumerate(zip(self._seen, self._versions(given))):
+            self._changes[i] += was != now
+            if self._changes[i] > CHANGES:
+                self._kept[i] = None
+        if self._seen:
+            often = sum(n > CHANGES for n in self._changes)
+            LOG.info("parameters were written to: compiled anew, with %d of them as inputs from now on", often)
         self._kept = [None if k is None else x for k, x in zip(self._kept, given)]
         try:
             self._run = self._compiled()
@@ -180,6 +181,11 @@ class _Part(torch.nn.Module):
             return found[0] if is_one else tuple(found)
 
         return run
+
+
+def _version(x: Tensor) -> tuple[int, int]:
+    """Return what changes when somebody writes to a tensor. Those of inference_mode do not count."""
+    return x.data_ptr(), 0 if x.is_inference() else x._version
 
 
 def _plain(x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -71,7 +72,8 @@ class Reader:
                 if isinstance(held, torch.Tensor):
                     self.input(node)
                 elif isinstance(held, (list, tuple)):
-                    self.made[node] = [self._stand_in(f"{node.name}_{i}", x) for i, x in enumerate(held)]
+                    with suppress(RenormError):  # of a dtype that nothing reads
+                        self.made[node] = [self._stand_in(f"{node.name}_{i}", x) for i, x in enumerate(held)]
 
     def _stand_in(self, name: str, held: Any) -> Any:
         if not isinstance(held, torch.Tensor):
