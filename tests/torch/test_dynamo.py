@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
 import torch
 from torch import nn
 
