@@ -144,6 +144,30 @@ def test_buffers_that_are_updated_are_state() -> None:
         np.testing.assert_allclose(m.state[name], buffer, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+def test_running_statistics_that_nothing_counts_are_state() -> None:
+    """The schema of batch_norm does not say that it writes to them."""
+
+    class Functional(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(4))
+            self.register_buffer("var", torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.batch_norm(x, self.mean, self.var, training=True)
+
+    net, x = Functional(), torch.randn(6, 4)
+    m = renorm.compile(net, args=(x,))
+    np.testing.assert_allclose(m.run(x)[0], net(x), rtol=1e-5, atol=1e-5)
+    for name, buffer in net.named_buffers():
+        np.testing.assert_allclose(m.state[name], buffer, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_instance_norm_that_updates_statistics_is_refused() -> None:
+    with pytest.raises(UnsupportedOp, match="updates running statistics"):
+        renorm.compile(nn.InstanceNorm1d(4, track_running_stats=True), args=(torch.randn(2, 4, 5),))
+
+
 def test_writes_in_place_are_what_pytorch_makes_of_them() -> None:
     class Writing(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

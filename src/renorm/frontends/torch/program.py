@@ -112,9 +112,12 @@ def _loaded(source: Any) -> torch.export.ExportedProgram:
 
 
 def _writes(node: torch.fx.Node) -> bool:
-    """Return whether a node writes in place, or is a graph of its own."""
+    """Return whether a node writes in place, or is a graph of its own. The schema of batch_norm does not say that it
+    updates running statistics."""
     if isinstance(node.target, torch._ops.OpOverload):
-        return node.target._schema.is_mutable
+        return node.target._schema.is_mutable or (
+            node.target is torch.ops.aten.batch_norm.default and bool(node.args[5])
+        )
     return node.op == "get_attr" or isinstance(node.target, torch._ops.HigherOrderOperator)
 
 

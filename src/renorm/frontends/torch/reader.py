@@ -25,7 +25,6 @@ from renorm.frontends.torch.overloads import TABLE
 from renorm.graph.ir import Graph, Node, Value
 
 _LINE = re.compile(r'File "([^"]+)", line (\d+)')
-_CHECKS = ("_assert", "sym_constrain", "_check")  # what tells PyTorch of extents, and computes nothing
 
 
 class Reader:
@@ -87,7 +86,7 @@ class Reader:
         for given in outputs:
             if isinstance(value := self.made.get(given) if isinstance(given, torch.fx.Node) else None, Value):
                 self.graph.outputs.append(value)
-            elif isinstance(given, torch.fx.Node) and given in self.made:
+            elif isinstance(given, torch.fx.Node) and (given in self.made or not self.problems):
                 error = UnsupportedOp("it is a result of the program, and no tensor")
                 self.problems.append(Problem(error, given.name, stated(given)))
         if self.problems:
@@ -97,8 +96,8 @@ class Reader:
 
     def _call(self, node: torch.fx.Node) -> None:
         held = node.meta.get("val")
-        if any(part in str(node.target) for part in _CHECKS):
-            return
+        if held is None and not node.users:
+            return  # it tells PyTorch of extents, and computes nothing
         if isinstance(held, (bool, torch.SymBool)):
             self.made[node] = held
         elif isinstance(held, (int, torch.SymInt)):

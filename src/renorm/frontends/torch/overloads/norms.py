@@ -45,6 +45,8 @@ def _batch_norm(
     eps: float,
     cudnn_enabled: bool = True,
 ) -> Any:
+    if training and mean is not None:
+        raise UnsupportedOp("batch_norm updates running statistics where they lie", do="run_decompositions({}) first")
     if training or mean is None or var is None:
         return _trained(c, x, scale, bias, None, None, momentum, eps)[0]
     return _frozen(c, x, scale, bias, mean, var, momentum, eps)[0]
@@ -100,6 +102,8 @@ def _instance_norm(
 ) -> Any:
     if not use_input_stats and mean is not None and var is not None:
         return _frozen(c, x, scale, bias, mean, var, momentum, eps)[0]
+    if mean is not None:
+        raise UnsupportedOp("instance_norm updates running statistics", do="track_running_stats=False, or .eval()")
     return ops.instance_norm(x, *_parameters(c, x.shape[1], x.dtype, scale, bias), epsilon=eps)
 
 

@@ -118,7 +118,7 @@ def _argsort_stable(c: Call, x: Value, *, stable: bool, dim: int = -1, descendin
 
 @reads("index_put", "_unsafe_index_put")
 def _index_put(c: Call, x: Value, indices: Sequence[Given], values: Operand, accumulate: bool = False) -> Any:
-    """Where one mask of truth values chooses, and one number is stored."""
+    """Store a number where a mask of truth values says."""
     mask, is_number = indices[0], isinstance(values, Value) and values.shape in ((), (1,))
     if len(indices) == 1 and mask is not None and mask.dtype == "bool" and isinstance(values, Value) and is_number:
         kept = c.reshaped(mask, (*mask.shape, *[1] * (x.rank - mask.rank)))
