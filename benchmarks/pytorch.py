@@ -31,7 +31,6 @@ from renorm.core.errors import RenormError
 
 TOLERANCE = 1e-4  # of the largest output
 SIZES = (1, 3)  # of the batch; the program is exported with 2
-SMALL: dict[str, Any] = {"num_hidden_layers": 2}
 NETWORKS: dict[str, tuple[str, ...]] = {
     "torchvision": (
         *("alexnet", "vgg11_bn", "resnet18", "resnet50", "resnext50_32x4d", "wide_resnet50_2", "densenet121"),
@@ -169,9 +168,9 @@ def _of_training(net: torch.nn.Module) -> None:
         if not p.any():
             torch.nn.init.normal_(p, std=0.02)
     for m in net.modules():
-        if isinstance(getattr(m, "running_var", None), torch.Tensor):
-            m.running_mean.uniform_(-0.2, 0.2)  # type: ignore[union-attr]
-            m.running_var.uniform_(0.5, 1.5)  # type: ignore[union-attr]
+        for name, low, high in (("running_mean", -0.2, 0.2), ("running_var", 0.5, 1.5)):
+            if isinstance(held := getattr(m, name, None), torch.Tensor):
+                held.uniform_(low, high)
 
 
 class _Tensors(torch.nn.Module):

@@ -18,6 +18,7 @@ from torch.export import Dim
 
 import renorm
 from renorm.errors import InvalidInput, InvalidModel, LimitExceeded, UnsupportedOp
+from renorm.frontends.torch import read
 from renorm.frontends.torch.overloads import TABLE
 
 BATCH = ({0: Dim("batch", min=1)},)
@@ -89,14 +90,7 @@ def test_attention_is_whole() -> None:
 def test_parameters_are_seen_where_they_lie() -> None:
     net = trained(Norms())
     program = torch.export.export(net, (torch.randn(2, 3, 7, 9),))
-    held: list[Any] = []
-
-    def compiled(graph: Any) -> None:
-        held.extend(v.data for v in graph.constants.values())
-
-    from renorm.frontends.torch import read
-
-    compiled(read(program))
+    held: list[Any] = [v.data for v in read(program).constants.values()]
     for p in net.parameters():
         assert any(np.shares_memory(p.detach().numpy(), a) for a in held), tuple(p.shape)
     assert not any(

@@ -23,12 +23,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 @pytest.fixture(autouse=True)
 def begin_anew() -> None:
     torch.compiler.reset()
+    torch.manual_seed(0)
 
 
 def net() -> nn.Module:
     norm = nn.BatchNorm2d(8)
-    torch.nn.init.uniform_(norm.running_mean, -1, 1)  # type: ignore[arg-type]
-    torch.nn.init.uniform_(norm.running_var, 0.5, 1.5)  # type: ignore[arg-type]
+    for buffer in (norm.running_mean, norm.running_var):
+        assert buffer is not None
+        buffer.uniform_(0.5, 1.5)
     made = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1),
         norm,
@@ -42,8 +44,10 @@ def net() -> nn.Module:
 
 
 def agree(module: nn.Module, compiled: Any, *xs: torch.Tensor) -> None:
+    """Within 1e-4 of the largest result, as networks are held to."""
     with torch.no_grad():
-        torch.testing.assert_close(compiled(*xs), module(*xs), rtol=1e-4, atol=1e-5)
+        wanted = module(*xs)
+        torch.testing.assert_close(compiled(*xs), wanted, rtol=0, atol=1e-4 * float(wanted.abs().max()))
 
 
 def told(caplog: pytest.LogCaptureFixture) -> str:
@@ -113,7 +117,8 @@ def test_with_gradients_it_is_pytorchs() -> None:
 
 def test_results_keep_the_order_of_memory() -> None:
     module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
-    module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for p in module.parameters():
+        p.data = p.data.contiguous(memory_format=torch.channels_last if p.dim() == 4 else torch.contiguous_format)
     compiled = torch.compile(module, backend="renorm")
     x = torch.randn(2, 3, 9, 8).to(memory_format=torch.channels_last)
     agree(module, compiled, x)

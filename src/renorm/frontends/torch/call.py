@@ -18,7 +18,6 @@ from renorm.frontends.torch.extents import Extents
 from renorm.graph.ir import Graph, Value
 from renorm.ops.shared.reshaping import extents_of, reshaped_to
 
-Array = np.ndarray[Any, Any]
 Number = bool | int | float | Sym
 Operand = Value | Number
 Given = Value | None  # None: left out
@@ -82,6 +81,10 @@ class Call:
         """Return whole numbers, of which some may be open extents, as what an op is told."""
         return extents_of(self.graph, tuple(elements))
 
+    def batched(self, x: Value, n: int) -> Value:
+        """Return an image of n axes without a batch as a batch of one."""
+        return x if x.rank == n + 2 else self.reshaped(x, (1, *x.shape))
+
     def reshaped(self, x: Value, shape: Shape) -> Value:
         return x if x.shape == shape else reshaped_to(x, shape)
 
@@ -124,19 +127,18 @@ class Call:
         return self.cast(ops.range(zero, self.number(n, "int64"), one), dtype)
 
 
+def of_each(n: int, given: Any) -> list[int]:
+    """Return one number for each of n axes, of which one may stand for all."""
+    held = [given] if isinstance(given, int) else list(given)
+    return held * n if len(held) == 1 else held
+
+
 def axes_of(x: Value, axes: int | Sequence[int] | None) -> tuple[int, ...]:
     """Return the axes that an argument names, counted from the front; all where it names none."""
     if axes is None:
         return tuple(range(x.rank))
     given = [axes] if isinstance(axes, int) else axes
     return tuple(normalize_axis(a, x.rank) for a in given) if x.rank else ()
-
-
-def elements(x: Value, what: str) -> Array:
-    """Return the elements of an operand that must be constant."""
-    if x.told is None:
-        raise UnsupportedOp(f"{what} is computed when the network runs")
-    return x.told
 
 
 def _like(x: Operand) -> Any:

@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import torch
 
 from renorm.core import dtypes
 from renorm.core.errors import RenormError, UnsupportedOp, UserCodeError, raised_at
 from renorm.frontends.problems import Problem, together
-from renorm.frontends.torch.call import Array, Call, dtype_name
+from renorm.frontends.torch.call import Call, dtype_name
 from renorm.frontends.torch.extents import Extents
 from renorm.frontends.torch.overloads import TABLE
 from renorm.graph.ir import Graph, Node, Value
@@ -205,7 +206,7 @@ def stated(node: torch.fx.Node) -> str:
     return f"{overload(node)}, {own[-1][0]}:{own[-1][1]}" if own else overload(node)
 
 
-def array_of(tensor: torch.Tensor) -> Array:
+def array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """Return the elements of a tensor, where they lie. Raises UnsupportedOp for a dtype that there are no kernels
     for."""
     own, name = tensor.detach().cpu(), dtype_name(tensor.dtype)

@@ -12,7 +12,7 @@ from renorm import ops
 from renorm.core.dims import Dim
 from renorm.core.dtypes import numpy_dtype
 from renorm.core.errors import UnsupportedOp
-from renorm.frontends.torch.call import Call, Given
+from renorm.frontends.torch.call import Call, Given, of_each
 from renorm.frontends.torch.overloads.table import reads
 from renorm.graph.ir import Value
 
@@ -72,17 +72,6 @@ def _bilinear(c: Call, a: Value, b: Value, weight: Value, bias: Given = None) ->
 # --- convolutions -----------------------------------------------------------------------------------------------------
 
 
-def _of(n: int, given: Any) -> list[int]:
-    """Return one number for each axis."""
-    held = [given] if isinstance(given, int) else list(given)
-    return held * n if len(held) == 1 else held
-
-
-def _batched(c: Call, x: Value, n: int) -> Value:
-    """Return an image without a batch as a batch of one."""
-    return x if x.rank == n + 2 else c.reshaped(x, (1, *x.shape))
-
-
 @reads("conv1d", "conv2d", "conv3d", "conv1d.padding", "conv2d.padding", "conv3d.padding")
 def _conv(
     c: Call,
@@ -95,17 +84,17 @@ def _conv(
     groups: int = 1,
 ) -> Any:
     n = weight.rank - 2
-    dilations, kernel = _of(n, dilation), weight.shape[2:]
+    dilations, kernel = of_each(n, dilation), weight.shape[2:]
     if isinstance(padding, str):
         total = [d * (_known(k) - 1) if padding == "same" else 0 for d, k in zip(dilations, kernel)]
         pads = [*(t // 2 for t in total), *(t - t // 2 for t in total)]
     else:
-        pads = _of(n, padding) * 2
+        pads = of_each(n, padding) * 2
     y = ops.conv(
-        _batched(c, x, n),
+        c.batched(x, n),
         weight,
         *([] if bias is None else [bias]),
-        strides=_of(n, stride),
+        strides=of_each(n, stride),
         pads=pads,
         dilations=dilations,
         group=groups,
@@ -133,13 +122,13 @@ def _conv_transpose(
 ) -> Any:
     n = weight.rank - 2
     y = ops.conv_transpose(
-        _batched(c, x, n),
+        c.batched(x, n),
         weight,
         *([] if bias is None else [bias]),
-        strides=_of(n, stride),
-        pads=_of(n, padding) * 2,
-        output_padding=_of(n, output_padding),
-        dilations=_of(n, dilation),
+        strides=of_each(n, stride),
+        pads=of_each(n, padding) * 2,
+        output_padding=of_each(n, output_padding),
+        dilations=of_each(n, dilation),
         group=groups,
     )
     return c.reshaped(y, c.shape)

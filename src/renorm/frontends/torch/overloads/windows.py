@@ -9,22 +9,17 @@ import numpy as np
 from renorm import ops
 from renorm.core.dims import Dim
 from renorm.core.errors import UnsupportedOp
-from renorm.frontends.torch.call import Call
+from renorm.frontends.torch.call import Call, of_each
 from renorm.frontends.torch.overloads.table import reads
 from renorm.graph.ir import Value
 
 
-def _of(n: int, given: Any) -> list[int]:
-    held = [given] if isinstance(given, int) else list(given)
-    return held * n if len(held) == 1 else held
-
-
 def _pooled(c: Call, op: Any, x: Value, n: int, kernel: Any, stride: Any, padding: Any, **others: Any) -> Value:
     """Return the pool of a batch, or of an image that is none."""
-    batch = x if x.rank == n + 2 else c.reshaped(x, (1, *x.shape))
-    sizes = _of(n, kernel)
-    steps = _of(n, stride) if stride not in (None, [], ()) else sizes
-    y = op(batch, kernel_shape=sizes, strides=steps, pads=_of(n, padding) * 2, **others)
+    batch = c.batched(x, n)
+    sizes = of_each(n, kernel)
+    steps = of_each(n, stride) if stride not in (None, [], ()) else sizes
+    y = op(batch, kernel_shape=sizes, strides=steps, pads=of_each(n, padding) * 2, **others)
     return y if x.rank == n + 2 else c.reshaped(y, y.shape[1:])
 
 
@@ -32,7 +27,7 @@ def _max_pool(n: int, has_indices: bool = False) -> Any:
     def read(
         c: Call, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
     ) -> Any:
-        y = _pooled(c, ops.max_pool, x, n, kernel, stride, padding, dilations=_of(n, dilation), ceil_mode=ceil_mode)
+        y = _pooled(c, ops.max_pool, x, n, kernel, stride, padding, dilations=of_each(n, dilation), ceil_mode=ceil_mode)
         return [y, None] if has_indices else y
 
     return read
@@ -55,7 +50,7 @@ def _average_pool(n: int) -> Any:
             return y
         if ceil_mode:
             raise UnsupportedOp("avg_pool with divisor_override and ceil_mode")
-        size = int(np.prod(_of(n, kernel)))
+        size = int(np.prod(of_each(n, kernel)))
         return ops.mul(y, c.number(size / divisor_override, x.dtype))
 
     return read
@@ -74,7 +69,7 @@ def _adaptive(n: int, is_max: bool) -> Any:
         spatial = x.shape[-n:]
         given: list[Any] = [size] * n if isinstance(size, int) else list(size)
         wanted: list[Dim] = [e if w is None else w for w, e in zip(given * (n // len(given)), spatial)]
-        batch = x if x.rank == n + 2 else c.reshaped(x, (1, *x.shape))
+        batch = c.batched(x, n)
         if all(w == 1 for w in wanted):
             y = (ops.global_max_pool if is_max else ops.global_average_pool)(batch)
         elif tuple(wanted) == tuple(spatial):
