@@ -142,6 +142,9 @@ def test_running_statistics_that_nothing_counts_are_state() -> None:
     """The schema of batch_norm does not say that it writes to them."""
 
     class Functional(nn.Module):
+        mean: torch.Tensor
+        var: torch.Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("mean", torch.zeros(4))

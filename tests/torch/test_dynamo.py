@@ -28,9 +28,9 @@ def begin_anew() -> None:
 
 def net() -> nn.Module:
     norm = nn.BatchNorm2d(8)
-    for buffer in (norm.running_mean, norm.running_var):
-        assert buffer is not None
-        buffer.uniform_(0.5, 1.5)
+    for buffer in norm.buffers():
+        if buffer.is_floating_point():
+            buffer.uniform_(0.5, 1.5)
     made = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1),
         norm,
