@@ -262,8 +262,9 @@ def _degree(term: tuple[_Product | tuple[()], int]) -> tuple[int, str]:
     return len(term[0]), repr(term[0])
 
 
-def substitute(dim: Dim, values: Sizes) -> Dim:
-    """`dim` with symbols, and other factors, replaced by the extents of `values`; what is not named there stays."""
+def substitute(dim: Dim, values: Sizes, applied: Mapping[str, Callable[[Any, Any], Any]] | None = None) -> Dim:
+    """`dim` with symbols, and other factors, replaced by the extents of `values`; what is not named there stays.
+    applied: what to compute with, by operator, where values count as extents and are neither ints nor Syms."""
     if isinstance(dim, int):
         return dim
     known: Mapping[Any, Dim] = values
@@ -273,7 +274,8 @@ def substitute(dim: Dim, values: Sizes) -> Dim:
         for a in factors:
             if (factor := known.get(a)) is None:
                 is_name = isinstance(a, Symbol)
-                factor = Sym(a) if is_name else APPLIED[a[0]](substitute(a[1], values), substitute(a[2], values))
+                parts = () if is_name else (substitute(x, values, applied) for x in a[1:])
+                factor = Sym(a) if is_name else (applied or APPLIED)[a[0]](*parts)
             product = product * factor
         total = total + product
     return total

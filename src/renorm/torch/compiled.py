@@ -3,7 +3,7 @@ as one call."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
@@ -11,13 +11,14 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor, nn
 
-from renorm.core.dims import Dim, Symbol, linear, terms
+from renorm.core.dims import APPLIED, linear, substitute
 from renorm.core.errors import InvalidInput
 from renorm.runtime.module import Module
 from renorm.torch.arrays import tensor_of
 
 _MODULES = WeakValueDictionary[int, Module]()
 _NUMBERS = count()
+_APPLIED = {**APPLIED, "min": torch.sym_min, "max": torch.sym_max}  # of symbolic integers
 
 
 class CompiledLayer(nn.Module):
@@ -67,32 +68,8 @@ def _(inputs: Sequence[Tensor], number: int) -> list[Tensor]:
             if not isinstance(wanted, int) and (known := linear(wanted)) is not None:
                 symbol, times, more = known
                 extents.setdefault(symbol, (there - more) // times)
-    return [
-        torch.empty([_extent(n, extents) for n in spec.shape], dtype=getattr(torch, spec.dtype), device="cpu")
-        for spec in module.outputs
-    ]
-
-
-def _extent(e: Dim, extents: Mapping[str, Any]) -> Any:
-    """Return an extent for values of its symbols, which may be PyTorch's symbolic integers."""
-    if isinstance(e, int):
-        return e
-    total: Any = 0
-    for product, times in terms(e):
-        for factor in product:
-            times = times * (extents[factor] if isinstance(factor, Symbol) else _opaque(factor, extents))
-        total = total + times
-    return total
-
-
-def _opaque(factor: Any, extents: Mapping[str, Any]) -> Any:
-    op, a, b = factor[0], _extent(factor[1], extents), _extent(factor[2], extents)
-    match op:
-        case "//":
-            return a // b
-        case "%":
-            return a % b
-        case "min":
-            return torch.sym_min(a, b)
-        case _:
-            return torch.sym_max(a, b)
+    made = list[Tensor]()
+    for spec in module.outputs:
+        shape: list[Any] = [substitute(n, extents, _APPLIED) for n in spec.shape]
+        made.append(torch.empty(shape, dtype=getattr(torch, spec.dtype), device="cpu"))
+    return made
