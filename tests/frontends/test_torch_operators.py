@@ -59,7 +59,6 @@ def test_operator(name: str) -> None:
 @pytest.mark.parametrize("name", [n for n in OPERATORS if n in NOT_READ])
 def test_what_is_not_read_is_refused(name: str) -> None:
     """No line is left of what is read by now, and nothing is wrong but what PyTorch leaves undefined."""
-    said = refusals(name)
-    assert said
+    said, is_undefined = refusals(name), NOT_READ[name].startswith("undefined: ")
     wrong = [s for s in said if "differ" in s]
-    assert not wrong or NOT_READ[name].startswith("undefined: "), wrong
+    assert said == wrong if is_undefined else said and not wrong, said  # what is undefined may be the same by chance
