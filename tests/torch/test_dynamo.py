@@ -14,7 +14,7 @@ from torch import nn
 
 import renorm
 import renorm.torch
-from renorm.torch import dynamo
+from renorm.torch import parts
 
 # what PyTorch itself warns of while it captures is not ours
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -64,8 +64,8 @@ def test_a_whole_network_is_one_part(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_dynamic_batch_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = list[Any]()
-    compile = dynamo.compile
-    monkeypatch.setattr(dynamo, "compile", lambda graph, **o: calls.append(graph) or compile(graph, **o))
+    compile = parts.compile
+    monkeypatch.setattr(parts, "compile", lambda graph, **o: calls.append(graph) or compile(graph, **o))
     module = net()
     compiled = torch.compile(module, backend="renorm", dynamic=True)
     for size in (2, 3, 7):
@@ -104,7 +104,7 @@ def test_parameters_that_are_written_to_are_seen(caplog: pytest.LogCaptureFixtur
     assert told(caplog).count("written to") == 2  # compiled anew, then inputs for good
 
 
-def test_with_gradients_it_is_pytorchs() -> None:
+def test_with_gradients() -> None:
     module = net()
     compiled, x = torch.compile(module, backend="renorm"), torch.randn(2, 3, 5, 6)
     compiled(x).sum().backward()

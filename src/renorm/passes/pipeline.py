@@ -33,6 +33,7 @@ from renorm.passes import (
     unpack,
 )
 from renorm.passes.algorithms import ChooseAlgorithms
+from renorm.passes.around_batch_norms import JoinBatchNorms
 from renorm.passes.common_subexpressions import ShareCommon
 from renorm.passes.constants import FixStaticOperands, FoldConstants
 from renorm.passes.context import Context, Pass, check_keep
@@ -76,6 +77,7 @@ IN_KERNELS = (
 KERNELS: list[tuple[int, Pass]] = [
     (0, FixStaticOperands(opens=True)),
     (0, ApplyRules((*unpack.RULES, *split_variadic.RULES))),
+    (2, JoinBatchNorms()),
     (2, ApplyRules(IN_KERNELS)),
     (1, FoldConstants()),
     (1, ShareCommon()),

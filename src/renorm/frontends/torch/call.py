@@ -33,11 +33,13 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 @dataclass(frozen=True)
 class Call:
-    """results: what PyTorch says of the results: fake tensors, None for one that is none."""
+    """results: what PyTorch says of the results: fake tensors, None for one that is none. read: which of several are
+    read."""
 
     graph: Graph
     extents: Extents
     results: Sequence[Any]
+    read: frozenset[int] = frozenset()
 
     def type(self, index: int = 0) -> tuple[str, Shape]:
         """Return dtype and shape of a result."""

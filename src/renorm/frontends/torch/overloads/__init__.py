@@ -3,6 +3,7 @@
 from renorm.frontends.torch.overloads import (
     comparing,
     elementwise,
+    gradients,
     making,
     moving,
     norms,
@@ -18,6 +19,7 @@ __all__ = [
     "TABLE",
     "comparing",
     "elementwise",
+    "gradients",
     "making",
     "moving",
     "norms",

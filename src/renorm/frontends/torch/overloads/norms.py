@@ -16,6 +16,7 @@ from renorm.frontends.torch.call import Call, Given, axes_of
 from renorm.frontends.torch.overloads.table import reads
 from renorm.graph.ir import Value
 from renorm.ops.batch_norm_training import TORCH, BatchNormTraining
+from renorm.ops.group_norm_training import GroupNormTraining
 
 
 def _parameters(c: Call, channels: Dim, dtype: str, scale: Given, bias: Given) -> tuple[Value, Value]:
@@ -125,7 +126,9 @@ def _group_norm(
 def _native_group_norm(
     c: Call, x: Value, scale: Given, bias: Given, batch: Dim, channels: Dim, spatial: Dim, groups: int, eps: float
 ) -> Any:
-    return [_group_norm(c, x, groups, scale, bias, eps), None, None]
+    if not c.read & {1, 2}:
+        return [_group_norm(c, x, groups, scale, bias, eps), None, None]
+    return _of_slices(c, c.reshaped(x, (batch, channels, spatial)), scale, bias, groups, eps)
 
 
 def _affine(c: Call, shape: Sequence[Dim], dtype: str, given: Given, number: float) -> Value:
@@ -152,7 +155,9 @@ def _layer_norm(
 
 @reads("native_layer_norm")
 def _native_layer_norm(c: Call, x: Value, normalized: Sequence[Dim], scale: Given, bias: Given, eps: float) -> Any:
-    return [_layer_norm(c, x, normalized, scale, bias, eps), None, None]
+    if not c.read & {1, 2}:
+        return [_layer_norm(c, x, normalized, scale, bias, eps), None, None]
+    return _of_slices(c, rows_of(c, x, normalized), scale, bias, 1, eps)
 
 
 @reads("rms_norm")
@@ -163,7 +168,32 @@ def _rms_norm(c: Call, x: Value, normalized: Sequence[Dim], scale: Given = None,
 
 @reads("_fused_rms_norm")
 def _fused_rms_norm(c: Call, x: Value, normalized: Sequence[Dim], scale: Given, eps: float | None) -> Any:
-    return [_rms_norm(c, x, normalized, scale, eps), None]
+    if 1 not in c.read:
+        return [_rms_norm(c, x, normalized, scale, eps), None]
+    small = torch.finfo(getattr(torch, x.dtype)).eps if eps is None else eps
+    y, _, invstd = _of_slices(c, rows_of(c, x, normalized), scale, None, 1, small, is_centered=False)
+    return [y, invstd]
+
+
+# --- with the statistics that their backward passes read --------------------------------------------------------------
+
+
+def rows_of(c: Call, x: Value, normalized: Sequence[Dim]) -> Value:
+    """Return x as [N, C], C the elements that are normalized together."""
+    axes = x.rank - len(normalized)
+    return c.reshaped(x, (prod(x.shape[:axes]), prod(x.shape[axes:])))
+
+
+def _of_slices(
+    c: Call, x: Value, scale: Given, bias: Given, groups: int, eps: float, is_centered: bool = True
+) -> list[Value]:
+    """Return y, mean and invstd of a norm over slices of x [N, C] or [N, C, S], as PyTorch says that they are."""
+    op = GroupNormTraining(num_groups=groups, centered=is_centered, epsilon=eps)
+    own = [None if p is None else c.reshaped(p, (x.shape[1],)) for p in (scale, bias)]
+    y, mean, invstd = op(x, *own)
+    made = [(0, y), (len(c.results) - 1, invstd), *([(1, mean)] if is_centered else [])]
+    found = {i: c.reshaped(c.cast(v, c.type(i)[0]), c.type(i)[1]) for i, v in made}
+    return [found[0], found.get(1, mean), found[len(c.results) - 1]]
 
 
 # --- of weights, vectors ----------------------------------------------------------------------------------------------

@@ -1,0 +1,251 @@
+"""Parts of a graph of ATen calls: cut out, and what runs them.
+
+A part is compiled when it first runs. Parameters and buffers of an inference graph are its constants, seen where they
+lie, which renorm folds and packs; where one was written to since, the part is compiled again, and where that happens
+again, it becomes an input.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor, fx
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
+
+from renorm.core.errors import RenormError
+from renorm.driver.compile import compile
+from renorm.frontends.torch.extents import Extents
+from renorm.frontends.torch.reader import Reader, overload, stated
+from renorm.graph.ir import Graph
+from renorm.runtime.module import Module
+from renorm.torch import caching_allocator
+from renorm.torch.arrays import tensor_of
+from renorm.torch.kernels import team
+from renorm.torch.regions import regions
+
+LOG = logging.getLogger("renorm.torch")
+CHANGES = 1  # of a constant, until it becomes an input
+_MODULES = WeakValueDictionary[Any, Module]()  # of parts without constants
+
+
+def calls_of(graph: fx.GraphModule) -> list[fx.Node]:
+    return [n for n in graph.graph.nodes if n.op == "call_function"]
+
+
+def results_of(node: fx.Node) -> list[Any]:
+    """Return what PyTorch says of the results of a node."""
+    held = node.meta.get("val")
+    return list(held) if isinstance(held, (list, tuple)) else [held]
+
+
+class _Supported(OperatorSupportBase):
+    """Calls that give tensors, that a reader takes, and that are wanted."""
+
+    def __init__(self, reader: Reader, wanted: Callable[[fx.Node], bool]):
+        self._reader, self._wanted = reader, wanted
+
+    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: fx.Node) -> bool:
+        whole = node.all_input_nodes[:1] if overload(node) == "getitem" else []
+        read = [node, *whole]
+        if node.op != "call_function" or any(n in self._reader.refused or n not in self._reader.made for n in read):
+            return False
+        if not self._wanted(whole[0] if whole else node):
+            return False
+        return any(isinstance(x, Tensor) and x.device.type == "cpu" for x in results_of(node))
+
+
+def _ranges(calls: fx.GraphModule) -> Mapping[Any, Any]:
+    """Return between which numbers the extents of a graph's symbols lie."""
+    for node in calls.graph.nodes:
+        held = node.meta.get("val")
+        for x in held.shape if isinstance(held, Tensor) else [held]:
+            if isinstance(x, torch.SymInt):
+                return x.node.shape_env.var_to_range
+    return {}
+
+
+def cut(
+    calls: fx.GraphModule,
+    kept: Sequence[Tensor | None],
+    options: Mapping[str, Any],
+    wanted: Callable[[fx.Node], bool] = lambda node: True,
+    is_worth: Callable[[Sequence[fx.Node]], bool] | None = None,
+) -> tuple[fx.GraphModule, list[list[fx.Node]]]:
+    """Return the graph with parts of it as modules that renorm runs, and the calls of each.
+
+    kept: parameters and buffers among the inputs. wanted: which calls may be in a part. is_worth: whether a region is a
+    part; by default parts are the largest that can be cut out, whether or not their calls depend on each other."""
+    extents = Extents(_ranges(calls))
+    reader = Reader("graph", calls.graph, extents)
+    inputs = [n for n in calls.graph.nodes if n.op == "placeholder"]
+    for node in inputs:
+        held = node.meta.get("val")
+        reader.made[node] = extents.of(held) if isinstance(held, torch.SymInt) else None
+        if isinstance(held, Tensor):
+            reader.input(node)
+    reader.probe()
+    for node, why in reader.refused.items():
+        LOG.log(logging.INFO if wanted(node) else logging.DEBUG, "%s stays PyTorch's: %s", stated(node), why)
+    constants = {n.name: x for n, x in zip(inputs, kept) if x is not None}
+    supported = _Supported(reader, wanted)
+    if is_worth is None:
+        partitioner = CapabilityBasedPartitioner(calls, supported, allows_single_node_partition=True)
+        members = [[*p.nodes] for p in partitioner.propose_partitions()]
+    else:
+        members = [r for r in regions(calls, lambda n: supported.is_node_supported({}, n)) if is_worth(r)]
+    made = fuse_by_partitions(calls, [dict.fromkeys(nodes) for nodes in members])
+    (end,) = (n for n in made.graph.nodes if n.op == "output")
+    for node in [n for n in made.graph.nodes if overload(n) == "copy_.default"]:
+        end.prepend(node)  # inputs that are updated, after all that reads them
+    parts = [n for n in made.graph.nodes if n.op == "call_module"]
+    for part in parts:
+        names = [a.name if isinstance(a, fx.Node) else "" for a in part.args]
+        own = getattr(made, str(part.target))
+        runs_alone = len(parts) == 1 and not calls_of(made)
+        setattr(made, str(part.target), _Part(own, [constants.get(n) for n in names], extents, options, runs_alone))
+    made.recompile()
+    return made, members
+
+
+class _Part(torch.nn.Module):
+    """Calls that renorm compiles, when they are first run. kept: inputs that are constants, as long as nobody writes to
+    them. runs_alone: no call of PyTorch's stands beside it."""
+
+    def __init__(
+        self,
+        calls: fx.GraphModule,
+        kept: Sequence[Tensor | None],
+        extents: Extents,
+        options: Mapping[str, Any],
+        runs_alone: bool,
+    ):
+        super().__init__()
+        self._calls, self._extents, self._options, self._runs_alone = calls, extents, options, runs_alone
+        self._kept: list[Tensor | None] = [*kept]
+        self._has_kept = any(x is not None for x in kept)
+        self._changes = [0] * len(kept)
+        self._run: Callable[..., Any] | None = None
+        self._seen: list[tuple[int, int] | None] = []
+
+    def forward(self, *given: Any) -> Any:
+        if self._run is None or (self._has_kept and self._versions(given) != self._seen):
+            self._compile(given)
+        assert self._run is not None
+        return self._run(*given)
+
+    def _versions(self, given: Sequence[Any]) -> list[tuple[int, int] | None]:
+        return [None if k is None else _version(x) for x, k in zip(given, self._kept)]
+
+    def _compile(self, given: Sequence[Any]) -> None:
+        for i, (was, now) in enumerate(zip(self._seen, self._versions(given))):
+            self._changes[i] += was != now
+            if self._changes[i] > CHANGES:
+                self._kept[i] = None
+        if self._seen:
+            often = sum(n > CHANGES for n in self._changes)
+            LOG.info("parameters were written to: compiled anew, with %d of them as inputs from now on", often)
+        self._kept = [None if k is None else x for k, x in zip(self._kept, given)]
+        try:
+            self._run = self._compiled()
+        except RenormError as error:
+            LOG.warning("%d calls stay PyTorch's: %s", len(calls_of(self._calls)), error)
+            self._kept, self._run = [None] * len(given), self._calls.forward
+        self._seen = self._versions(given)
+
+    def _compiled(self) -> Callable[..., Any]:
+        reader = Reader("part", self._calls.graph, self._extents)
+        nodes = [n for n in self._calls.graph.nodes if n.op == "placeholder"]
+        live = list[int]()
+        for i, (node, constant) in enumerate(zip(nodes, self._kept)):
+            held = node.meta.get("val")
+            if constant is not None:
+                reader.constant(node, node.name, constant)
+            elif isinstance(held, Tensor):
+                live.append(i)
+                reader.input(node)
+            else:
+                reader.made[node] = self._extents.of(held) if isinstance(held, (int, torch.SymInt)) else held
+        (results,) = (n.args[0] for n in self._calls.graph.nodes if n.op == "output")
+        is_one = isinstance(results, fx.Node)
+        outputs = [results] if is_one else list(results)
+        graph = reader.read(outputs)
+        module = self._module(graph)
+        wanted = [n.meta["val"] for n in outputs]
+        run = _in_place(module, live, wanted) or _in_arrays(module, live, wanted)
+        return (lambda *given: run(given)[0]) if is_one else (lambda *given: tuple(run(given)))
+
+
+    def _module(self, graph: Graph) -> Module:
+        """Return what is compiled of a graph: for equal parts, of which networks have many, once."""
+        threads = torch.get_num_threads() if self._runs_alone else team()
+        if self._has_kept:
+            return compile(graph, threads=threads, **self._options)
+        constants = tuple(v.data.tobytes() for v in graph.constants.values() if v.data is not None)
+        key = _anonymous(graph), constants, repr(self._options), threads
+        found = _MODULES.get(key)
+        if found is None:
+            found = _MODULES[key] = compile(graph, threads=threads, **self._options)
+        return found
+
+
+def _anonymous(graph: Graph) -> str:
+    """Return a graph as text, with numbers for names."""
+    numbers = dict[str, str]()
+    text = re.sub(r"  //.*", "", str(graph))
+    return re.sub(r"%[\w.]+|\b[\w.]+(?=: \w+\[)", lambda m: numbers.setdefault(m[0].lstrip("%"), f"v{len(numbers)}"), text)
+
+
+def _in_place(
+    module: Module, live: Sequence[int], wanted: Sequence[Any]
+) -> Callable[[Sequence[Tensor]], list[Tensor]] | None:
+    """Return what runs a module of fixed extents on the memory of tensors; None for one whose extents are open."""
+    shapes = [spec.shape for spec in (*module.inputs, *module.outputs)]
+    if not all(isinstance(n, int) and n > 0 for shape in shapes for n in shape):
+        return None
+    made = [(w.shape, _steps(w.shape), w.dtype) for w in wanted]
+    turned = [not w.is_contiguous() for w in wanted]
+    dtypes = [getattr(torch, spec.dtype) for spec in module.inputs]
+
+    def run(given: Sequence[Tensor]) -> list[Tensor]:
+        # statistics of norms that PyTorch computed may have another dtype than it states
+        read = [given[i].to(dtype).contiguous() for i, dtype in zip(live, dtypes)]
+        results = [caching_allocator.empty(*m) for m in made]
+        module.run_at([x.data_ptr() for x in (*read, *results)])
+        return [_laid_out(y, w) if t else y for y, w, t in zip(results, wanted, turned)]
+
+    return run
+
+
+def _in_arrays(module: Module, live: Sequence[int], wanted: Sequence[Any]) -> Callable[[Sequence[Any]], list[Tensor]]:
+    """Return what runs a module of any extents."""
+
+    def run(given: Sequence[Any]) -> list[Tensor]:
+        made = module.run(*(given[i].detach().contiguous() for i in live))
+        return [_laid_out(tensor_of(y), w) for y, w in zip(made, wanted)]
+
+    return run
+
+
+def _steps(shape: Sequence[int]) -> list[int]:
+    return [prod(shape[a + 1 :]) for a in range(len(shape))]
+
+
+def _version(x: Tensor) -> tuple[int, int]:
+    """Return what changes when somebody writes to a tensor. Those of inference_mode do not count."""
+    return x.data_ptr(), 0 if x.is_inference() else x._version
+
+
+def _laid_out(y: Tensor, like: Any) -> Tensor:
+    """Return a result in the order of axes that the graph says its memory has."""
+    if y.dim() in (4, 5) and not like.is_contiguous() and all(isinstance(n, int) for n in like.shape):
+        strides = [int(s) for s in like.stride()]
+        return torch.empty_strided(tuple(y.shape), strides, dtype=y.dtype).copy_(y)
+    return y

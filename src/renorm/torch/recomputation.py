@@ -1,0 +1,149 @@
+"""What a backward pass reads of norms: their input and statistics, which their own gradient reads anyway.
+
+What reads a norm's result element by element computes it on the way, so that fewer bytes are kept and no more are moved;
+a product would have it written once more, and reads the one that is kept.
+
+    y = norm(x), z = silu(y); in the backward pass silu'(y) -> silu'((x - mean) * invstd * scale + bias)
+"""
+
+from __future__ import annotations
+
+import operator
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from renorm.frontends.torch.reader import overload
+
+_ATEN = torch.ops.aten
+_BATCH = ("_native_batch_norm_legit_functional", "_native_batch_norm_legit.no_stats")
+
+
+def is_norm(node: fx.Node) -> bool:
+    """Return whether a call is a normalization, or the gradient of one."""
+    return node.op == "call_function" and "_norm" in overload(node) and "weight_norm" not in overload(node)
+
+
+def is_pointwise(node: fx.Node) -> bool:
+    """Return whether a call computes each element of its result from few others."""
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
+
+
+def keep_inputs_of_norms(joint: fx.GraphModule, forward_outputs: int) -> None:
+    """Have the backward part of a joint graph read no results of norms."""
+    forward = _forward(joint, forward_outputs)
+    for node in [n for n in joint.graph.nodes if n.op == "call_function"]:
+        if overload(node) == "detach.default":  # values and their detached selves would both be kept
+            node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op == "call_function")
+    for norm in [n for n in forward if is_norm(n)]:
+        _widen(norm)
+        for y in [u for u in norm.users if overload(u) == "getitem" and u.args[1] == 0]:
+            behind = [u for u in y.users if u not in forward and u.op == "call_function"]
+            if behind and all(map(is_pointwise, behind)) and (made := _again(joint.graph, norm, y, behind[0])) is not None:
+                for user in behind:
+                    user.replace_input_with(y, made)
+    joint.graph.eliminate_dead_code()
+    joint.graph.lint()
+    joint.recompile()
+
+
+def _widen(norm: fx.Node) -> None:
+    """State that statistics of 16-bit floats are float32, as kernels have them, renorm's and most of PyTorch's: what
+    PyTorch states depends on parameters, and is wrong where a batch norm has none."""
+    results = list(norm.meta["val"])
+    for i in (1, 2):
+        if i < len(results) and isinstance(held := results[i], Tensor) and held.dtype.itemsize == 2:
+            results[i] = held.float()
+    norm.meta["val"] = tuple(results)
+    for user in norm.users:
+        if overload(user) == "getitem":
+            user.meta["val"] = results[int(user.args[1])]
+
+
+def _forward(joint: fx.GraphModule, outputs: int) -> dict[fx.Node, None]:
+    """Return the nodes that the first results are made of, in the order of the graph."""
+    (results,) = (n.args[0] for n in joint.graph.nodes if n.op == "output")
+    assert isinstance(results, Sequence)
+    waiting, found = [r for r in results[:outputs] if isinstance(r, fx.Node)], set[fx.Node]()
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += node.all_input_nodes
+    return {n: None for n in joint.graph.nodes if n in found}
+
+
+class _Calls:
+    """Appends calls in front of a node, with what PyTorch says of their results."""
+
+    def __init__(self, graph: fx.Graph, before: fx.Node, like: fx.Node):
+        self._graph, self._before, self._like = graph, before, like
+
+    def __call__(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        with self._graph.inserting_before(self._before):
+            made = self._graph.call_function(target, args, kwargs)
+        given = fx.node.map_arg((args, kwargs), lambda n: n.meta["val"])
+        made.meta = {k: v for k, v in self._like.meta.items() if k in ("nn_module_stack", "stack_trace", "seq_nr")}
+        made.meta["val"] = target(*given[0], **given[1])
+        return made
+
+
+def _again(graph: fx.Graph, norm: fx.Node, y: fx.Node, before: fx.Node) -> fx.Node | None:
+    """Return y of a norm, made of its input and its statistics in front of a node; None for a norm of another kind."""
+    call, name = _Calls(graph, before, norm), overload(norm).removesuffix(".default")
+    x, of = norm.args[0], y.meta["val"]
+    held = x.meta["val"] if isinstance(x, fx.Node) else None
+    if not isinstance(held, Tensor) or not isinstance(of, Tensor):
+        return None
+    if name in _BATCH and held.dim() > 1:
+        scale, bias, around = norm.args[1], norm.args[2], [-1, *[1] * (held.dim() - 2)]
+        mean, invstd = (_on(graph, call, norm, i, around) for i in (1, 2))
+    elif name == "native_layer_norm":
+        _, shape, scale, bias, _ = norm.args
+        mean, invstd, around = _result(graph, norm, 1), _result(graph, norm, 2), shape
+    elif name == "_fused_rms_norm":
+        _, shape, scale, _ = norm.args
+        mean, invstd, bias, around = None, _result(graph, norm, 1), None, shape
+    elif name == "native_group_norm":
+        _, scale, bias, batch, channels, _, groups, _ = norm.args
+        around = [-1, *[1] * (held.dim() - 2)]
+        mean, invstd = (_of_channels(graph, call, norm, i, batch, channels, groups, around) for i in (1, 2))
+    else:
+        return None
+    wide = torch.float64 if held.dtype is torch.float64 else torch.float32
+    made = x if held.dtype is wide else call(_ATEN._to_copy.default, x, dtype=wide)
+    made = made if mean is None else call(_ATEN.sub.Tensor, made, mean)
+    made = call(_ATEN.mul.Tensor, made, invstd)
+    for target, parameter in ((_ATEN.mul.Tensor, scale), (_ATEN.add.Tensor, bias)):
+        if parameter is not None:
+            made = call(target, made, call(_ATEN.view.default, parameter, around))
+    return made if of.dtype is made.meta["val"].dtype else call(_ATEN._to_copy.default, made, dtype=of.dtype)
+
+
+def _result(graph: fx.Graph, norm: fx.Node, index: int) -> fx.Node:
+    """Return a result of a node."""
+    for user in norm.users:
+        if overload(user) == "getitem" and user.args[1] == index:
+            return user
+    import operator
+
+    with graph.inserting_after(norm):
+        made = graph.call_function(operator.getitem, (norm, index))
+    made.meta = {**{k: v for k, v in norm.meta.items() if k != "val"}, "val": norm.meta["val"][index]}
+    return made
+
+
+def _on(graph: fx.Graph, call: _Calls, norm: fx.Node, index: int, around: Sequence[int]) -> fx.Node:
+    return call(_ATEN.view.default, _result(graph, norm, index), around)
+
+
+def _of_channels(
+    graph: fx.Graph, call: _Calls, norm: fx.Node, index: int, batch: Any, channels: Any, groups: int, around: Any
+) -> fx.Node:
+    """Return a statistic of groups [N, G] as one of channels [N, C, 1, ..]."""
+    of_groups = call(_ATEN.view.default, _result(graph, norm, index), [batch, groups, 1])
+    spread = call(_ATEN.expand.default, of_groups, [batch, groups, channels // groups])
+    return call(_ATEN.reshape.default, spread, [batch, channels, *around[1:]])

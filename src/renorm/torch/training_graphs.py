@@ -1,0 +1,87 @@
+"""Graphs of training: around norms renorm runs them, forward and backward, convolutions and products are PyTorch's.
+
+    joint graph ─partition─▶ forward, backward ─cut─▶ parts around norms: norm, activation, residual, casts
+
+Of a norm only its input and its statistics are kept for the backward pass: what an activation's gradient wants of the
+norm's result is computed from them again, in the kernel that reads the input anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._functorch.partitioners import default_partition
+
+from renorm.frontends.torch.reader import overload
+from renorm.torch import parts
+from renorm.torch.parts import LOG, calls_of, results_of
+from renorm.torch.recomputation import is_norm, is_pointwise, keep_inputs_of_norms
+
+LEAST = 4096  # elements of a result that a part is made for
+_MOVES = {"view", "_unsafe_view", "reshape", "detach", "alias", "_to_copy", "expand"}
+
+
+def partition(joint: fx.GraphModule, inputs: Any, **stated: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Return the forward and the backward graph of a joint one, as AOTAutograd asks for them."""
+    keep_inputs_of_norms(joint, stated["num_fwd_outputs"])
+    return default_partition(joint, inputs, **stated)
+
+
+def _size(node: fx.Node) -> int:
+    """Return how many elements the largest result has; of open extents at their hints."""
+    found = 0
+    for x in results_of(node):
+        if isinstance(x, Tensor):
+            n = x.numel()
+            found = max(found, n if isinstance(n, int) else n.node.hint or LEAST)
+    return found
+
+
+def _is_wanted(node: fx.Node) -> bool:
+    if is_norm(node):
+        return True
+    is_around = is_pointwise(node) or overload(node).partition(".")[0] in (*_MOVES, "native_dropout_backward")
+    floats = all(x.is_floating_point() for x in results_of(node) if isinstance(x, Tensor))
+    return is_around and floats and _size(node) >= LEAST
+
+
+def _is_worth(calls: Sequence[fx.Node]) -> bool:
+    """Return whether calls make a part: a norm, or several that compute each element, which become one."""
+    return any(map(is_norm, calls)) or sum(map(is_pointwise, calls)) > 1
+
+
+def cut(calls: fx.GraphModule, options: Mapping[str, Any]) -> fx.GraphModule:
+    """Return a graph with parts around its norms as modules that renorm runs."""
+    placeholders = sum(n.op == "placeholder" for n in calls.graph.nodes)
+    norms = sum(map(is_norm, calls_of(calls)))
+    made, cut_out = parts.cut(calls, [None] * placeholders, options, _is_wanted, _is_worth)
+    if LOG.isEnabledFor(logging.INFO):
+        _tell(norms, cut_out)
+    return made
+
+
+def _tell(norms: int, cut_out: Sequence[Sequence[fx.Node]]) -> None:
+    """norms: how many there are, within parts and outside."""
+    inside = sum(is_norm(n) for part in cut_out for n in part)
+    saved = sum(_moved(part) for part in cut_out)
+    LOG.info(
+        "%d of %d norms, with %d other calls, in %d parts; %.1f MB less are moved",
+        *(inside, norms, sum(map(len, cut_out)) - inside, len(cut_out), saved / 1e6),
+    )
+
+
+def _moved(part: Sequence[fx.Node]) -> int:
+    """Return how many bytes fewer go through memory where calls are one: what one writes and another reads."""
+    inside = set(part)
+    fewer = 0
+    for node in part:
+        readers = [u for u in node.users if u in inside and overload(u) != "getitem"]
+        written = all(u in inside for u in node.users)
+        of = next((x for x in results_of(node) if isinstance(x, Tensor)), None)
+        if of is not None and overload(node) != "getitem":
+            fewer += (len(readers) + written) * _size(node) * of.element_size()
+    return fewer

@@ -1,0 +1,240 @@
+"""torch.compile(backend="renorm") with gradients: around norms renorm runs the graphs, forward and backward."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+import torch
+from torch import Tensor, fx, nn
+
+from renorm.torch import parts
+from renorm.torch.regions import regions
+from tests.torch.training_networks import ACTIVATIONS, CHANNELS, RANKS, SIZE, Block, Network, learned
+
+ROOT = Path(__file__).parents[2]
+# what PyTorch itself warns of while it captures is not ours
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+
+
+@pytest.fixture(autouse=True)
+def begin_anew() -> None:
+    torch.compiler.reset()
+    torch.manual_seed(0)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> str:
+    return "\n".join(r.getMessage() for r in caplog.records if r.name == "renorm.torch")
+
+
+def compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return where the modules of parts are collected."""
+    made, compile = list[Any](), parts.compile
+    monkeypatch.setattr(parts, "compile", lambda graph, **o: made.append(compile(graph, **o)) or made[-1])
+    return made
+
+
+def agree(found: dict[str, Tensor], eager: dict[str, Tensor], exact: dict[str, Tensor], least: float = 1e-5) -> None:
+    """No further from float64 than a few times what eager PyTorch is, of the largest element; `least` is allowed."""
+    assert found.keys() == exact.keys()
+    for name, wanted in exact.items():
+        if not wanted.is_floating_point():
+            assert torch.equal(found[name], wanted), name
+            continue
+        assert found[name].dtype == eager[name].dtype, name
+        assert found[name].stride() == eager[name].stride(), name
+        scale = float(wanted.abs().max()) + 1e-6
+        own, other = (float((v[name].double() - wanted).abs().max()) / scale for v in (found, eager))
+        assert own <= 4 * other + least, f"{name}: {own}, and eager PyTorch {other}"
+
+
+def three(module: nn.Module, **how: Any) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+    """Return what is learned: compiled, eager, and in float64."""
+    eager, exact = copy.deepcopy(module), copy.deepcopy(module).double()
+    found = learned(module, torch.compile(module, backend="renorm"), **how)
+    wanted = learned(eager, eager, **how)
+    how.pop("autocast", None)
+    return found, wanted, learned(exact, exact, **how)
+
+
+def test_ten_steps_are_eagers(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "renorm.torch"):
+        agree(*three(Network().train()))
+    assert "7 of 7 norms"  # PyTorch takes RMS norms apart in told(caplog)
+    assert "stay PyTorch's" not in told(caplog)
+
+
+def test_channels_last() -> None:
+    agree(*three(Network().train().to(memory_format=torch.channels_last), order=torch.channels_last, steps=3))
+
+
+@pytest.mark.slow
+def test_checkpointed() -> None:
+    """As without: eager PyTorch would update running statistics in the second forward pass, too."""
+    module = Network().train()
+    again = copy.deepcopy(module)
+    again.checkpointed = True
+    found = learned(again, torch.compile(again, backend="renorm"), steps=3)
+    agree(found, *three(module, steps=3)[1:])
+
+
+@pytest.mark.slow
+def test_autocast() -> None:
+    found, eager, exact = three(Network().train(), autocast=torch.bfloat16, steps=2)
+    agree(found, eager, exact, least=2e-2)
+
+
+def test_functional_call() -> None:
+    module = Network().train()
+    held = {k: v.detach().clone() for k, v in module.state_dict().items()}
+    parameters = {k: v.requires_grad_() for k, v in held.items() if v.is_floating_point() and "running" not in k}
+
+    def run(given: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(module, given, (x,))
+
+    x = torch.randn(4, 3, *SIZE)
+    made = []
+    for call in (run, torch.compile(run, backend="renorm")):
+        own = {k: v.detach().clone().requires_grad_() for k, v in parameters.items()}
+        call(own, x).square().mean().backward()
+        made.append({k: v.grad for k, v in own.items()})
+    for name, wanted in made[0].items():
+        assert wanted is not None
+        torch.testing.assert_close(made[1][name], wanted, rtol=1e-3, atol=1e-5 + 1e-4 * float(wanted.abs().max()))
+
+
+@pytest.mark.slow
+def test_three_ranks_learn_alike(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    for kind in ("eager", "compiled"):
+        (tmp_path / kind).mkdir()
+        call = [sys.executable, "-m", "tests.torch.training_networks", str(tmp_path / kind), kind]
+        processes = [
+            subprocess.Popen(call, cwd=ROOT, env=environment | {"RANK": str(r)}, stderr=subprocess.PIPE, text=True)
+            for r in range(RANKS)
+        ]
+        said = [p.communicate(timeout=400)[1] for p in processes]
+        assert [p.returncode for p in processes] == [0] * RANKS, "\n".join(said)
+    for rank in range(RANKS):
+        eager, found = (dict(np.load(tmp_path / kind / f"{rank}.npz")) for kind in ("eager", "compiled"))
+        for name, wanted in eager.items():
+            largest = float(np.abs(wanted).max())
+            np.testing.assert_allclose(found[name], wanted, rtol=0, atol=1e-4 * largest + 1e-6, err_msg=name)
+
+
+def test_relu_and_residual_are_in_the_norms_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = compiled_kernels(monkeypatch)
+    block = Block(nn.BatchNorm2d(CHANNELS), nn.BatchNorm2d(CHANNELS)).train()
+    x = torch.randn(5, CHANNELS, *SIZE, requires_grad=True)
+    torch.compile(block, backend="renorm")(x).square().sum().backward()
+    kernels = sorted(k.name for m in made for k in m.report.kernels)
+    assert kernels == ["batch_norm_gradient", "batch_norm_gradient", "batch_norm_training", "batch_norm_training"]
+
+
+@pytest.mark.parametrize("kind", sorted(ACTIVATIONS))
+def test_activations(kind: str) -> None:
+    agree(*three(_After(Block(nn.BatchNorm2d(CHANNELS), nn.GroupNorm(4, CHANNELS), kind)).train(), steps=2))
+
+
+class _After(nn.Module):
+    def __init__(self, inner: nn.Module):
+        super().__init__()
+        self.first, self.inner = nn.Conv2d(3, CHANNELS, 1), inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(self.first(x))
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "layer", "instance", "frozen"])
+def test_results_of_norms_are_not_kept(norm: str) -> None:
+    """Of norm and activation the backward pass is given the norm's input alone."""
+    made = {
+        "batch": lambda: nn.BatchNorm2d(CHANNELS),
+        "group": lambda: nn.GroupNorm(2, CHANNELS),
+        "layer": lambda: nn.LayerNorm(SIZE),
+        "instance": lambda: nn.InstanceNorm2d(CHANNELS),
+        "frozen": lambda: nn.BatchNorm2d(CHANNELS).eval(),
+    }[norm]()
+    module = nn.Sequential(made, nn.SiLU())
+    x, packed = torch.randn(4, CHANNELS, *SIZE), list[int]()
+    run = torch.compile(module, backend="renorm")
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t.numel()) or t, lambda t: t):
+        run(x.requires_grad_())
+    if norm not in ("instance", "frozen"):  # views of x, and a norm that keeps no statistics
+        assert sum(n >= x.numel() for n in packed) == 1
+
+
+def test_a_residual_that_is_made_of_the_norm_itself() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm = nn.Conv2d(3, CHANNELS, 1), nn.BatchNorm2d(CHANNELS)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.norm(self.first(x))
+            return (y + y.sigmoid()).relu() + (y + y).relu()
+
+    agree(*three(Twice().train(), steps=2))
+
+
+def test_double_backward_is_an_error_of_pytorchs() -> None:
+    module = Block(nn.BatchNorm2d(CHANNELS), nn.BatchNorm2d(CHANNELS)).train()
+    x = torch.randn(5, CHANNELS, *SIZE, requires_grad=True)
+    y = torch.compile(module, backend="renorm")(x)
+    (dx,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="double backward"):
+        dx.sum().backward()
+
+
+def test_empty_batches_and_new_sizes() -> None:
+    module = nn.Sequential(nn.Conv2d(3, CHANNELS, 3), nn.GroupNorm(2, CHANNELS), nn.SiLU()).train()
+    run = torch.compile(module, backend="renorm")
+    for size in (4, 7, 0, 3):
+        x = torch.randn(size, 3, *SIZE)
+        y = run(x)
+        y.sum().backward()
+        torch.testing.assert_close(y, module(x), rtol=1e-4, atol=1e-5)
+
+
+# --- regions ----------------------------------------------------------------------------------------------------------
+
+
+def drawn(seed: int) -> tuple[fx.GraphModule, set[fx.Node]]:
+    """Return a random graph, and calls of it that may be in regions."""
+    draw, graph = np.random.default_rng(seed), fx.Graph()
+    made = [graph.placeholder(f"x{i}") for i in range(3)]
+    may = set[fx.Node]()
+    for _ in range(int(draw.integers(4, 40))):
+        read = tuple(made[int(draw.integers(max(0, len(made) - 8), len(made)))] for _ in range(2))
+        made.append(graph.call_function(torch.add, read))
+        if draw.random() < 0.6:
+            may.add(made[-1])
+    graph.output(made[-1])
+    return fx.GraphModule(nn.Module(), graph), may
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_regions_can_run_one_after_the_other(seed: int) -> None:
+    calls, may = drawn(seed)
+    found = regions(calls, may.__contains__)
+    of = {n: i for i, region in enumerate(found) for n in region}
+    assert of.keys() == may
+    ready, waiting = set[fx.Node](), list(calls.graph.nodes)
+    while waiting:  # whole regions at once, when all that they read from outside is there
+        held = len(waiting)
+        for node in waiting:
+            region = found[of[node]] if node in of else [node]
+            if all(m in ready or m in region for n in region for m in n.all_input_nodes):
+                ready.update(region)
+        waiting = [n for n in waiting if n not in ready]
+        assert len(waiting) < held, "regions wait for each other"
