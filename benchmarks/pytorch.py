@@ -49,9 +49,20 @@ NETWORKS: dict[str, tuple[str, ...]] = {
         *("efficientformer_l1", "fastvit_t8", "mobilevit_xxs", "tiny_vit_5m_224", "davit_tiny", "focalnet_tiny_srf"),
     ),
     "pytorchcv": (
-        *("resnet10", "preresnet18", "se_resnet50", "ibn_resnet50", "airnet50_1x64d_r2", "bam_resnet18"),
+        *("resnet10", "preresnet18", "seresnet50", "ibn_resnet50", "airnet50_1x64d_r2", "bam_resnet18"),
         *("cbam_resnet18", "senet16", "igcv3_w1", "menet108_8x1_g3", "darknet53", "xception", "ibnb_resnet50"),
-        *("unet_cityscapes", "bisenet_resnet18_celebamaskhq", "icnet_resnetd50b_cityscapes"),
+        *("proxylessnas_cpu", "fbnet_cb", "hardnet39ds"),
+        *(
+            "dla34",
+            "regnety002",
+            "resnesta18",
+            "sknet50",
+            "resneta10",
+            "diaresnet10",
+            "unet_cityscapes",
+            "bisenet_resnet18_celebamaskhq",
+            "icnet_resnetd50b_cityscapes",
+        ),
     ),
     "transformers": (
         *("Bert", "Roberta", "DistilBert", "Albert", "Electra", "GPT2", "GPTNeoX", "OPT", "Llama", "Mistral", "Qwen2"),
@@ -62,11 +73,13 @@ NETWORKS: dict[str, tuple[str, ...]] = {
 
 @dataclass
 class Outcome:
-    """error: the largest difference, of the largest output. norms: kinds of norms, how many each, by fate."""
+    """error: the largest difference, of the largest output; eager: that of PyTorch in float32. norms: kinds of norms,
+    how many each, by fate."""
 
     package: str
     network: str
     error: float = float("nan")
+    eager: float = float("nan")
     said: str = ""
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     nodes: int = 0
@@ -105,9 +118,10 @@ def built(package: str, name: str) -> tuple[torch.nn.Module, tuple[torch.Tensor,
             from pytorchcv.model_provider import get_model
 
             net = get_model(name, pretrained=False)
-            size = (256, 256) if "unet" in name or "net_resnet" in name else (224, 224)
-            if hasattr(net, "fixed_size") and name.partition("_")[0] in ("unet", "bisenet", "icnet"):
-                net = get_model(name, pretrained=False, in_size=size, fixed_size=False)
+            size = getattr(net, "in_size", (224, 224))
+            if max(size) > 512:  # of street scenes
+                size = (256, 256)
+                net = get_model(name, pretrained=False, in_size=size)
             return net, (torch.randn(2, 3, *size),)
         case _:
             return _of_transformers(name)
@@ -120,7 +134,7 @@ def _of_transformers(name: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ..
     config = getattr(transformers, f"{own}Config")()
     config.use_cache = False
     for layers in ("num_hidden_layers", "n_layer", "n_layers", "encoder_layers", "num_layers"):
-        if isinstance(getattr(config, layers, None), int):
+        if isinstance(getattr(config, layers, None), int) and not hasattr(config, "depths"):
             setattr(config, layers, 2)
     if name == "WhisperEncoder":
         from transformers.models.whisper.modeling_whisper import WhisperEncoder
@@ -143,7 +157,7 @@ def measured(package: str, name: str) -> Outcome:
     try:
         torch.manual_seed(0)
         net, given = built(package, name)
-        _of_training(net.eval())
+        _of_training(net, given)
         clock = time.perf_counter
         t0 = clock()
         with torch.no_grad():
@@ -154,7 +168,8 @@ def measured(package: str, name: str) -> Outcome:
         found.seconds = {"export": round(t1 - t0, 2), "compile": round(clock() - t1, 2)}
         found.nodes = len(m.report.kernels)
         found.norms = dict(Counter(f"{n.kind} {n.fate}" for n in m.report.norms))
-        found.error = max(_error(net, m, [_again(x, size) for x in given]) for size in SIZES)
+        errors = [_errors(net, m, [_again(x, size) for x in given]) for size in SIZES]
+        found.error, found.eager = (max(column) for column in zip(*errors))
     except RenormError as error:
         found.said = str(error)
     except Exception as error:  # of the package, or of torch.export
@@ -162,15 +177,21 @@ def measured(package: str, name: str) -> Outcome:
     return found
 
 
-def _of_training(net: torch.nn.Module) -> None:
-    """Give batch norms statistics that are not those of a new network, and what begins as zeros other numbers."""
+def _of_training(net: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+    """Give batch norms statistics of a batch, as training would, and what begins as zeros other numbers: with those of
+    a new network values grow from layer to layer, until float32 keeps no four digits of them in eager PyTorch either."""
     for p in net.parameters():
         if not p.any():
             torch.nn.init.normal_(p, std=0.02)
-    for m in net.modules():
-        for name, low, high in (("running_mean", -0.2, 0.2), ("running_var", 0.5, 1.5)):
-            if isinstance(held := getattr(m, name, None), torch.Tensor):
-                held.uniform_(low, high)
+    norms = [m for m in net.modules() if isinstance(getattr(m, "running_mean", None), torch.Tensor)]
+    held = [m.momentum for m in norms]
+    for m in norms:
+        m.momentum = 1.0
+    with torch.no_grad():
+        net.train()(*given) if norms else None
+    for m, momentum in zip(norms, held):
+        m.momentum = momentum
+    net.eval()
 
 
 class _Tensors(torch.nn.Module):
@@ -196,11 +217,17 @@ def _again(x: torch.Tensor, size: int) -> torch.Tensor:
     return torch.randn(shape) if x.is_floating_point() else torch.randint(0, 1000, shape)
 
 
-def _error(net: torch.nn.Module, m: Any, given: list[torch.Tensor]) -> float:
+def _errors(net: torch.nn.Module, m: Any, given: list[torch.Tensor]) -> tuple[float, float]:
+    """Return the largest differences of renorm and of eager PyTorch in float32 from float64."""
     with torch.no_grad():
+        eager = tensors(net(*given))
         wanted = tensors(net.double()(*(x.double() if x.is_floating_point() else x for x in given)))
     net.float()
-    pairs = zip(m.run(*given), wanted, strict=True)
+    return _largest(m.run(*given), wanted), _largest([y.numpy() for y in eager], wanted)
+
+
+def _largest(found: Any, wanted: list[torch.Tensor]) -> float:
+    pairs = zip(found if isinstance(found, (list, tuple)) else [found], wanted, strict=True)
     return max(float(np.abs(a - b.numpy()).max() / max(np.abs(b.numpy()).max(), 1e-30)) for a, b in pairs)
 
 

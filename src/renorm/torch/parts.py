@@ -182,7 +182,6 @@ class _Part(torch.nn.Module):
         run = _in_place(module, live, wanted) or _in_arrays(module, live, wanted)
         return (lambda *given: run(given)[0]) if is_one else (lambda *given: tuple(run(given)))
 
-
     def _module(self, graph: Graph) -> Module:
         """Return what is compiled of a graph: for equal parts, of which networks have many, once."""
         threads = torch.get_num_threads() if self._runs_alone else team()
@@ -200,7 +199,9 @@ def _anonymous(graph: Graph) -> str:
     """Return a graph as text, with numbers for names."""
     numbers = dict[str, str]()
     text = re.sub(r"  //.*", "", str(graph))
-    return re.sub(r"%[\w.]+|\b[\w.]+(?=: \w+\[)", lambda m: numbers.setdefault(m[0].lstrip("%"), f"v{len(numbers)}"), text)
+    return re.sub(
+        r"%[\w.]+|\b[\w.]+(?=: \w+\[)", lambda m: numbers.setdefault(m[0].lstrip("%"), f"v{len(numbers)}"), text
+    )
 
 
 def _in_place(

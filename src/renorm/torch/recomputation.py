@@ -42,7 +42,11 @@ def keep_inputs_of_norms(joint: fx.GraphModule, forward_outputs: int) -> None:
         _widen(norm)
         for y in [u for u in norm.users if overload(u) == "getitem" and u.args[1] == 0]:
             behind = [u for u in y.users if u not in forward and u.op == "call_function"]
-            if behind and all(map(is_pointwise, behind)) and (made := _again(joint.graph, norm, y, behind[0])) is not None:
+            if (
+                behind
+                and all(map(is_pointwise, behind))
+                and (made := _again(joint.graph, norm, y, behind[0])) is not None
+            ):
                 for user in behind:
                     user.replace_input_with(y, made)
     joint.graph.eliminate_dead_code()

@@ -22,7 +22,9 @@ def _of(number: float) -> Any:
     return read
 
 
-reads("zeros", "zeros_like", "new_zeros", "empty.memory_format", "empty_like", "new_empty", "empty_strided")(_of(0))
+reads("zeros", "zeros_like", "zero", "new_zeros", "empty.memory_format", "empty_like", "new_empty", "empty_strided")(
+    _of(0)
+)
 reads("new_empty_strided", "empty_permuted")(_of(0))
 reads("ones", "ones_like", "new_ones")(_of(1))
 

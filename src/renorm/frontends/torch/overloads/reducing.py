@@ -12,7 +12,7 @@ import numpy as np
 from renorm import ops
 from renorm.core.dtypes import is_float
 from renorm.core.shapes import normalize_axis
-from renorm.frontends.torch.call import Call, axes_of
+from renorm.frontends.torch.call import Call, Given, axes_of
 from renorm.frontends.torch.overloads.comparing import truth
 from renorm.frontends.torch.overloads.table import reads
 from renorm.graph.ir import Value
@@ -207,6 +207,18 @@ def _logsumexp(c: Call, x: Value, dim: Axes, keepdim: bool = False) -> Any:
 def _cumsum(c: Call, x: Value, dim: int, *, dtype: Any = None) -> Any:
     held = c.cast(x, c.dtype)
     return ops.cum_sum(held, np.array(normalize_axis(dim, x.rank))) if x.rank else held
+
+
+@reads("diff")
+def _diff(c: Call, x: Value, n: int = 1, dim: int = -1, prepend: Given = None, append: Given = None) -> Any:
+    axis = normalize_axis(dim, x.rank)
+    parts = [v for v in (prepend, x, append) if v is not None]
+    found = ops.concat(parts, axis=axis) if len(parts) > 1 else x
+    for _ in range(n):
+        size = found.shape[axis]
+        after, before = c.sliced(found, axis, 1, size), c.sliced(found, axis, 0, size - 1)
+        found = ops.logical_xor(after, before) if x.dtype == "bool" else ops.sub(after, before)
+    return found
 
 
 # --- softmax ----------------------------------------------------------------------------------------------------------
