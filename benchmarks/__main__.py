@@ -1,4 +1,5 @@
-"""python -m benchmarks run, folds, training, any-shape, estimates, predictions: measure. page: docs/benchmarks.md."""
+"""python -m benchmarks run, pytorch, compiled, folds, training, training-steps, any-shape, estimates, predictions:
+measure. page: docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -65,6 +66,39 @@ def pytorch(networks: str, into: Path | None) -> None:
 
     path = into or RESULTS / f"pytorch-{now()[:10]}-{commit()['id'][:8]}.json"
     programs.run(networks.split(",") if networks else [], path, _tell)
+    print(path)
+
+
+@main.command()
+@click.option("--networks", default="", help="Names of benchmarks.networks; default: all.")
+@click.option("--batches", default="1,8", show_default=True)
+@click.option("--threads", type=click.IntRange(1), default=None, help="Default: one for each core.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="How often runtimes take turns.")
+@click.option("--seconds", type=float, default=2.0, show_default=True, help="How long each runtime runs a network.")
+@click.option("--into", type=click.Path(path_type=Path), default=None, help="The file of results.")
+def compiled(networks: str, batches: str, threads: int | None, rounds: int, seconds: float, into: Path | None) -> None:
+    """Measures torch.compile(backend="renorm") beside eager PyTorch and inductor."""
+    from benchmarks import compiled as measured  # needs PyTorch
+
+    path = into or RESULTS / f"torch-compile-{now()[:10]}-{commit()['id'][:8]}.json"
+    names = networks.split(",") if networks else []
+    measured.run(names, [*map(int, batches.split(","))], teams.resolve(threads), rounds, seconds, path, _tell)
+    print(path)
+
+
+@main.command("training-steps")
+@click.option("--networks", default="resnet50,resnet50_ibn", show_default=True)
+@click.option("--batches", default="8,32", show_default=True)
+@click.option("--threads", type=click.IntRange(1), default=None, help="Default: one for each core.")
+@click.option("--rounds", type=click.IntRange(1), default=11, show_default=True, help="How often runtimes take turns.")
+@click.option("--into", type=click.Path(path_type=Path), default=None, help="The file of results.")
+def training_steps(networks: str, batches: str, threads: int | None, rounds: int, into: Path | None) -> None:
+    """Measures steps of training under torch.compile(backend="renorm") beside eager PyTorch and inductor."""
+    from benchmarks import training_steps as steps  # needs PyTorch
+
+    path = into or RESULTS / f"training-steps-{now()[:10]}-{commit()['id'][:8]}.json"
+    sizes = [*map(int, batches.split(","))]
+    write(path, steps.measure(teams.resolve(threads), rounds, networks.split(","), sizes, _tell))
     print(path)
 
 

@@ -179,7 +179,7 @@ def measured(package: str, name: str) -> Outcome:
 
 def _of_training(net: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> None:
     """Give batch norms statistics of a batch, as training would, and what begins as zeros other numbers: with those of
-    a new network values grow from layer to layer, until float32 keeps no four digits of them in eager PyTorch either."""
+    a new network values grow from layer to layer, until eager float32 keeps no four digits of them either."""
     for p in net.parameters():
         if not p.any():
             torch.nn.init.normal_(p, std=0.02)

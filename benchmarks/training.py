@@ -127,11 +127,11 @@ def _measures(runtime: str, threads: int, shape: Shape) -> Measures:
 
 
 class Process:
-    """A runtime in a process of its own."""
+    """A runtime in a process of its own, which runs a module."""
 
-    def __init__(self, runtime: str, threads: int, shape: Shape):
+    def __init__(self, runtime: str, threads: int, shape: Shape, module: str):
         environment = os.environ | (KEEPS_MEMORY if "kept" in runtime else {}) | {THREADS: str(threads)}
-        call = [sys.executable, "-m", "benchmarks.training", runtime, str(threads), written(shape)]
+        call = [sys.executable, "-m", module, runtime, str(threads), written(shape)]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(call, env=environment, stdin=pipe, stdout=pipe, text=True, cwd=ROOT)
         self._answer()
@@ -154,11 +154,13 @@ class Process:
 
 
 @contextmanager
-def _processes(runtimes: tuple[str, ...], threads: int, shape: Shape) -> Generator[dict[str, Process]]:
+def processes(
+    runtimes: tuple[str, ...], threads: int, shape: Shape, module: str = "benchmarks.training"
+) -> Generator[dict[str, Process]]:
     with ExitStack() as stack:
         found = dict[str, Process]()
         for runtime in runtimes:
-            found[runtime] = Process(runtime, threads, shape)
+            found[runtime] = Process(runtime, threads, shape, module)
             stack.callback(found[runtime].close)
         yield found
 
@@ -166,14 +168,14 @@ def _processes(runtimes: tuple[str, ...], threads: int, shape: Shape) -> Generat
 def measure(threads: int, rounds: int, seconds: float, shape: Shape, tell: Callable[[str], None]) -> dict[str, Any]:
     """Medians and quartiles of milliseconds over rounds in which all take turns, and what they say."""
     times: dict[tuple[str, str], list[float]] = {}
-    with _processes(RUNTIMES, threads, shape) as processes:
+    with processes(RUNTIMES, threads, shape) as running:
         for number in range(rounds):
             tell(f"round {number + 1} of {rounds}")
             for case in TENSORS:
-                for runtime, process in processes.items():
+                for runtime, process in running.items():
                     time.sleep(GAP)
                     times.setdefault((case, runtime), []).append(median(process.measured(case, seconds)))
-                times.setdefault(("copy", case), []).append(median(processes["renorm"].measured("copy", seconds)))
+                times.setdefault(("copy", case), []).append(median(running["renorm"].measured("copy", seconds)))
     return {
         "when": now(),
         "commit": commit(),
@@ -188,22 +190,22 @@ def measure_step(threads: int, rounds: int, tell: Callable[[str], None]) -> dict
     norms had; expected: that, less what ours take themselves; faster: by which part of it a step is shorter with ours;
     megabytes: at most, of a process that runs a step."""
     times: dict[str, list[float]] = {}
-    with _processes(STEPS, threads, ()) as processes:
+    with processes(STEPS, threads, ()) as running:
         for number in range(rounds):
             tell(f"step, round {number + 1} of {rounds}")
-            for runtime, process in processes.items():
+            for runtime, process in running.items():
                 time.sleep(GAP)
                 times.setdefault(runtime, []).append(median(process.measured("step", TURN)))
-        megabytes = {runtime: round(process.measured("memory", 0.0)[0]) for runtime, process in processes.items()}
+        megabytes = {runtime: round(process.measured("memory", 0.0)[0]) for runtime, process in running.items()}
         # last: the profiler takes memory
-        norms, own = (process.measured("share", 0.0)[0] for process in processes.values())
+        norms, own = (process.measured("share", 0.0)[0] for process in running.values())
     faster = [1 - ours / theirs for theirs, ours in zip(*times.values(), strict=True)]
     return {
-        "ms": {s: _spread(each) for s, each in times.items()},
+        "ms": {s: spread(each) for s, each in times.items()},
         "megabytes": megabytes,
         "share": round(norms, 3),
         "expected": round(norms - own * (1 - median(faster)), 3),
-        "faster": _spread(faster),
+        "faster": spread(faster),
     }
 
 
@@ -217,27 +219,28 @@ def _case(case: str, shape: Shape, times: Mapping[tuple[str, str], list[float]])
     others = [r for r in RUNTIMES if r != "renorm"]
     return {
         "tensors": TENSORS[case],
-        "ms": {r: _spread(times[case, r]) for r in RUNTIMES},
-        "copy_ms": _spread(copies),
-        "of_copy": _spread(of_copy),
-        "ratios": {r: _spread([a / b for a, b in zip(times[case, r], ours, strict=True)]) for r in others},
+        "ms": {r: spread(times[case, r]) for r in RUNTIMES},
+        "copy_ms": spread(copies),
+        "of_copy": spread(of_copy),
+        "ratios": {r: spread([a / b for a, b in zip(times[case, r], ours, strict=True)]) for r in others},
     }
 
 
-def _spread(values: list[float]) -> dict[str, float]:
+def spread(values: list[float]) -> dict[str, float]:
     lower, middle, upper = quantiles(values, n=4) if len(values) > 1 else [values[0]] * 3
     return {"median": round(middle, 3), "lower": round(lower, 3), "upper": round(upper, 3)}
 
 
-def _serve(runtime: str, threads: int, shape: Shape) -> None:
+def serve(measures: Callable[[], Measures]) -> None:
+    """Answer lines of standard input, a case and seconds each, once what is measured is there."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints does not get between the answers
-    measures = _measures(runtime, threads, shape)
+    found = measures()
     print(json.dumps("ready"), file=answers, flush=True)
     for line in sys.stdin:
         case, seconds = json.loads(line)
-        print(json.dumps(measures[case](seconds)), file=answers, flush=True)
+        print(json.dumps(found[case](seconds)), file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1], int(sys.argv[2]), read(sys.argv[3]))
+    serve(lambda: _measures(sys.argv[1], int(sys.argv[2]), read(sys.argv[3])))

@@ -15,11 +15,11 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 import torch
+from tests.torch.training_networks import ACTIVATIONS, CHANNELS, RANKS, SIZE, Block, Network, learned
 from torch import Tensor, fx, nn
 
 from renorm.torch import parts
 from renorm.torch.regions import regions
-from tests.torch.training_networks import ACTIVATIONS, CHANNELS, RANKS, SIZE, Block, Network, learned
 
 ROOT = Path(__file__).parents[2]
 # what PyTorch itself warns of while it captures is not ours

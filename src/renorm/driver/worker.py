@@ -107,6 +107,8 @@ def _torch(job: Job, inputs: Inputs) -> Call:
         settings: Any = import_module("torch._inductor.config")
         settings.freezing = True
         module = torch.compile(module)
+    elif job.runtime == "torch_renorm":
+        module = torch.compile(module, backend="renorm")
     arrays = [torch.from_numpy(a) for a in inputs.values()]
 
     def call() -> Iterable[Any]:
@@ -141,6 +143,7 @@ RUNTIMES: dict[str, Callable[[Job, Inputs], Call]] = {
     "ncnn": _ncnn,
     "torch": _torch,
     "inductor": _torch,
+    "torch_renorm": _torch,  # torch.compile(backend="renorm")
 }
 
 

@@ -1,6 +1,6 @@
 """What a backward pass reads of norms: their input and statistics, which their own gradient reads anyway.
 
-What reads a norm's result element by element computes it on the way, so that fewer bytes are kept and no more are moved;
+What reads a norm's result element by element computes it on the way: fewer bytes are kept, and no more are moved;
 a product would have it written once more, and reads the one that is kept.
 
     y = norm(x), z = silu(y); in the backward pass silu'(y) -> silu'((x - mean) * invstd * scale + bias)
@@ -9,7 +9,6 @@ a product would have it written once more, and reads the one that is kept.
 from __future__ import annotations
 
 import operator
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -132,7 +131,6 @@ def _result(graph: fx.Graph, norm: fx.Node, index: int) -> fx.Node:
     for user in norm.users:
         if overload(user) == "getitem" and user.args[1] == index:
             return user
-    import operator
 
     with graph.inserting_after(norm):
         made = graph.call_function(operator.getitem, (norm, index))

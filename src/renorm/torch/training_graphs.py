@@ -12,7 +12,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 from torch._functorch.partitioners import default_partition
 
