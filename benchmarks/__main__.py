@@ -1,4 +1,4 @@
-"""python -m benchmarks run, folds, training, any-shape, estimates, predictions: measure. page: docs/benchmarks.md."""
+"""python -m benchmarks run, pytorch, keras, folds, training, ...: measure. page: docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -65,6 +65,18 @@ def pytorch(networks: str, into: Path | None) -> None:
 
     path = into or RESULTS / f"pytorch-{now()[:10]}-{commit()['id'][:8]}.json"
     programs.run(networks.split(",") if networks else [], path, _tell)
+    print(path)
+
+
+@main.command()
+@click.option("--networks", default="", help="Names of keras.applications; default: all.")
+@click.option("--into", type=click.Path(path_type=Path), default=None, help="The file of results.")
+def keras(networks: str, into: Path | None) -> None:
+    """Takes networks of keras.applications through .keras files, and compares them with Keras."""
+    from benchmarks import keras_networks as files
+
+    path = into or RESULTS / f"keras-{now()[:10]}-{commit()['id'][:8]}.json"
+    files.run(networks.split(",") if networks else [], path, _tell)
     print(path)
 
 
