@@ -18,10 +18,10 @@ if keras.config.backend() != "torch":
 
 import renorm
 
-WARNINGS = (
+WARNINGS = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # Keras' own, of NumPy's protocol
     pytest.mark.filterwarnings("ignore:Layer .* does not support masking"),
-)
+]
 
 
 def trained(model: Any, seed: int = 7) -> Any:

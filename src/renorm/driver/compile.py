@@ -81,8 +81,9 @@ def compile(
 ) -> CompiledModule | SpecializingModule:
     """Return a module that runs the model as machine code.
 
-    model: a path to a .onnx, .tflite, .circle or .pt2 file, which must not change meanwhile, its bytes, an
-    onnx.ModelProto, a torch.export.ExportedProgram, a torch.nn.Module with `args`, or a Graph. args, kwargs,
+    model: a path to a .onnx, .tflite, .circle, .pt2, .keras or .h5 file, which must not change meanwhile, the bytes of
+    one of the first three, an onnx.ModelProto, a torch.export.ExportedProgram, a torch.nn.Module with `args`, a
+    keras.Model, or a Graph. args, kwargs,
     dynamic_shapes: what torch.export.export takes to export a module. target: "llvm" (this machine),
     "llvm -mcpu=haswell", ... opt_level: 0 nothing but lowering; 1 + constants and dead code; 2 + folding and fusing;
     3 + layouts and algorithms. shapes: input name to shape, for inputs

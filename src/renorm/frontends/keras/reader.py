@@ -16,7 +16,7 @@ import numpy as np
 from renorm import ops
 from renorm.core import dtypes
 from renorm.core.dims import Dim, Sym
-from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, UserCodeError, raised_at
+from renorm.core.errors import InvalidModel, OperandError, RenormError, UnsupportedOp, UserCodeError, raised_at
 from renorm.core.limits import DEFAULT, Limits
 from renorm.frontends.diagnosis import diagnose
 from renorm.frontends.keras.call import Call, Tensor, dtype_of
@@ -244,6 +244,8 @@ class Reader:
             args, kwargs = _masked(call, args, dict(kwargs))
             try:
                 found = entry.read(call, *args, **kwargs)
+            except OperandError as error:
+                raise InvalidModel(error.headline, error.facts) from error
             except RenormError:
                 raise
             except (ValueError, IndexError, KeyError, TypeError, AttributeError, ArithmeticError) as error:

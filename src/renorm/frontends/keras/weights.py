@@ -42,8 +42,7 @@ class Weights(Protocol):
 def ordered(names: Sequence[str], found: Sequence[T], what: str) -> dict[str, T]:
     """Return variables by name. More than asked for are seeds and counters."""
     if len(found) < len(names):
-        have = f"{len(found)} variables" if len(found) != 1 else "1 variable"
-        raise InvalidModel(f"{what} has {have} in the file, and needs {', '.join(names)}")
+        raise InvalidModel(f"{what}: weights {', '.join(names)} are needed, and {len(found)} are there")
     return dict(zip(names, found))
 
 
@@ -123,10 +122,13 @@ class Stored:
 
 class Listed:
     """Weights of a layer in an HDF5 file of whole models, each with the path that it has there. Layers within layers
-    are told by parts of paths."""
+    are told by parts of paths, which need not name the models in between. is_whole: whether all entries are the
+    layer's."""
 
-    def __init__(self, checked: Checked, entries: Sequence[tuple[tuple[str, ...], Any]], path: str = ""):
-        self._checked, self._entries, self._path = checked, entries, path
+    def __init__(
+        self, checked: Checked, entries: Sequence[tuple[tuple[str, ...], Any]], path: str = "", is_whole: bool = True
+    ):
+        self._checked, self._entries, self._path, self._is_whole = checked, entries, path, is_whole
 
     def _inside(self, *names: str) -> Listed:
         for name in names:
@@ -137,14 +139,14 @@ class Listed:
 
     def layer(self, place: int, key: str, name: str) -> Listed:
         found = self._inside(name)
-        return found if found is not self else Listed(self._checked, [], f"{self._path}/{name}")
+        return found if found is not self else Listed(self._checked, self._entries, f"{self._path}/{name}", False)
 
     def part(self, *names: str) -> Listed:
         return self._inside(*(name.removesuffix("_dense") for name in names), *names)
 
     def own(self, names: Sequence[str]) -> dict[str, Array]:
         held: dict[str, list[Any]] = {}
-        for path, dataset in self._entries:
+        for path, dataset in self._entries if self._is_whole else ():
             held.setdefault(path[-1].partition(":")[0], []).append(dataset)
         what = f"{self._checked.label}: {self._path[1:] or 'the model'}"
         if any(len(held.get(name, ())) > 1 for name in names):
@@ -154,7 +156,7 @@ class Listed:
         return ordered(names, self.all(), what)
 
     def all(self) -> list[Array]:
-        return [self._checked.array(dataset) for _, dataset in self._entries]
+        return [self._checked.array(dataset) for _, dataset in self._entries] if self._is_whole else []
 
 
 class ListedModel(Listed):
