@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.keras_networks import built, images, of_training
 from tests.frontends.keras_models import WARNINGS, keras
 
 import renorm
-from benchmarks.keras_networks import built, images, of_training
 
 pytestmark = [*WARNINGS, pytest.mark.slow]
 

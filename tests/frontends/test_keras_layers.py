@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.frontends.keras_models import WARNINGS, agrees, keras, trained
+
+from renorm.frontends.keras.layers import TABLE
 
 pytestmark = WARNINGS
 L, K = keras.layers, keras.ops
@@ -244,6 +247,15 @@ CASES: dict[str, Callable[[], Case]] = {
     "products": lambda: pair(lambda a, b: K.matmul(a, K.transpose(b, (0, 2, 1))), (7, 6), (5, 6)),
     "einsum operation": lambda: pair(lambda a, b: K.einsum("bij,bkj->bik", a, b), (7, 6), (5, 6)),
     "choices": lambda: pair(lambda a, b: K.where(a > b, a, K.clip(b, -0.5, 0.5)), ROWS, ROWS),
+    "axes moved": lambda: image(lambda x: K.swapaxes(K.moveaxis(x, [1, 3], [3, 2]), 1, -1)),
+    "parts": lambda: rows(lambda x: K.concatenate(K.split(x, 3, axis=-1)[::-1] + K.split(x, [1, 4], axis=2), axis=-1)),
+    "flipped": lambda: rows(lambda x: K.flip(x, axis=1) + K.normalize(x, axis=-1)),
+    "taken": lambda: rows(lambda x: K.take(x, [2, 0, 5], axis=2)),
+    "tiled": lambda: rows(lambda x: K.tile(x, (1, 2, 3)) + K.repeat(K.repeat(x, 2, axis=1), 3, axis=2)),
+    "padded": lambda: rows(lambda x: K.pad(x, ((0, 0), (1, 2), (0, 3)), constant_values=0.5)),
+    "one hot": lambda: (("int32", (7,)), lambda x: K.one_hot(x, 9) * 2.0),
+    "curves": lambda: rows(lambda x: K.log1p(K.square(x)) + K.expm1(x) + K.std(x, -1, True)),
+    "extremes": lambda: rows(lambda x: [K.argmax(x, axis=-1), K.max(x, axis=(1, 2)), K.var(x, axis=1), K.any(x > 0.5)]),
     "joined": lambda: pair(lambda a, b: K.concatenate([a, K.expand_dims(b, 1)], axis=1), (7, 6), (6,)),
 }  # fmt: skip
 
@@ -269,3 +281,26 @@ def test_layers_agree_with_keras(name: str, tmp_path: Path) -> None:
     path = tmp_path / "model.keras"
     model.save(path)
     agrees(model, path)
+
+
+UNREAD = ("sparsemax", "threshold")
+ACTIVATIONS = sorted({f.__name__ for f in keras.src.activations.ALL_OBJECTS} - {*UNREAD})
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_agree_with_keras(name: str) -> None:
+    """As an activation of an image with channels first, and as a layer of its own."""
+    agrees(model_of(image(L.Conv2D(4, 3, activation=name), L.Activation(name))), sizes=(2,))
+
+
+def test_layers_as_activations(tmp_path: Path) -> None:
+    model = model_of(rows(L.Dense(4, activation=L.LeakyReLU(0.1)), L.Dense(3, activation=L.ReLU(0.5))))
+    model.save(tmp_path / "model.keras")
+    agrees(model, tmp_path / "model.keras", sizes=(2,))
+
+
+def test_layers_that_the_page_names_are_read() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "keras.md").read_text()
+    table = text[text.index("| family | layers |") :].split("\n\n")[0]
+    for name in re.findall(r"`(\w+)`", table.replace("`keras.activations`", "")):
+        assert any(kind.startswith(name) for kind in TABLE) or name in ("2D", *UNREAD), name

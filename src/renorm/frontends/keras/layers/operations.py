@@ -9,10 +9,10 @@ import numpy as np
 
 from renorm import ops
 from renorm.core import dtypes
-from renorm.core.dims import Dim, size
-from renorm.core.errors import InvalidModel, UnsupportedOp
+from renorm.core.errors import UnsupportedOp
 from renorm.frontends.keras.call import Call, Made, Tensor
 from renorm.frontends.keras.layers.activating import applied
+from renorm.frontends.keras.layers.norms import unit
 from renorm.frontends.keras.layers.table import computes
 from renorm.frontends.orders import to_first
 from renorm.graph.ir import Value
@@ -30,6 +30,8 @@ _UNARY: Mapping[str, Callable[[Value], Value]] = {
     "Absolute": ops.abs, "Abs": ops.abs, "Negative": ops.neg, "Exp": ops.exp, "Log": ops.log, "Sqrt": ops.sqrt,
     "Rsqrt": ops.rsqrt, "Square": lambda x: ops.mul(x, x), "Sin": ops.sin, "Cos": ops.cos, "Tan": ops.tan,
     "Floor": ops.floor, "Ceil": ops.ceil, "Round": ops.round, "Sign": ops.sign, "Erf": ops.erf,
+    "Arcsin": ops.asin, "Arccos": ops.acos, "Arctan": ops.atan, "Sinh": ops.sinh, "Cosh": ops.cosh,
+    "StopGradient": lambda x: x, "Copy": lambda x: x,
     "Reciprocal": ops.reciprocal, "LogicalNot": ops.logical_not, "Tanh": ops.tanh, "Isnan": ops.isnan,
 }  # fmt: skip
 
@@ -43,7 +45,8 @@ def _of_dtype(c: Call, x: Any, like: str) -> Tensor:
     return c.held(c.constant(array.astype(dtypes.numpy_dtype(like)) if is_number else array, "constant"))
 
 
-def _operands(c: Call, given: Sequence[Any]) -> list[Tensor]:
+def operands(c: Call, given: Sequence[Any]) -> list[Tensor]:
+    """Return arguments as tensors of one dtype; numbers have that of what they stand beside."""
     kinds = [x.value.dtype for x in given if isinstance(x, Tensor)]
     kind = next((k for k in kinds if dtypes.is_float(k)), kinds[0] if kinds else "float32")
     held = [_of_dtype(c, x, kind) for x in given]
@@ -60,7 +63,7 @@ def _operands(c: Call, given: Sequence[Any]) -> list[Tensor]:
 for _name, _op in _BINARY.items():
 
     def _binary(c: Call, a: Any, b: Any, op: Any = _op) -> Made:
-        return c.joined(_operands(c, [a, b]), op)
+        return c.joined(operands(c, [a, b]), op)
 
     computes(_name)(_binary)
 
@@ -103,7 +106,24 @@ def _cast(c: Call, x: Tensor, dtype: Any = None) -> Made:
 
 @computes("Where")
 def _where(c: Call, condition: Any, a: Any = None, b: Any = None) -> Made:
-    return c.joined([c.held(condition), *_operands(c, [a, b])], ops.where)
+    return c.joined([c.held(condition), *operands(c, [a, b])], ops.where)
+
+
+@computes("Log1p")
+def _log_of_more(c: Call, x: Tensor) -> Made:
+    return c.each(x, lambda v: ops.log(ops.add(v, c.scalar(1, v.dtype))))
+
+
+@computes("Expm1")
+def _exp_less(c: Call, x: Tensor) -> Made:
+    return c.each(x, lambda v: ops.sub(ops.exp(v), c.scalar(1, v.dtype)))
+
+
+@computes("Normalize")
+def _normalize(c: Call, x: Tensor) -> Made:
+    if c.count("order", 2) != 2:
+        raise UnsupportedOp(f"a norm of order {c.option('order')}")
+    return unit(c, x.stored(), _axes(c, x, None))
 
 
 # --- along axes -------------------------------------------------------------------------------------------------------
@@ -175,109 +195,16 @@ computes("Argmax")(_of_greatest(ops.arg_max))
 computes("Argmin")(_of_greatest(ops.arg_min))
 
 
-# --- moved ------------------------------------------------------------------------------------------------------------
-
-
-@computes("Reshape")
-def _reshape(c: Call, x: Tensor, newshape: Any = None) -> Made:
-    given = c.option("newshape") if newshape is None else newshape
-    value, target = x.stored(), list[Any]([given] if isinstance(given, int) else given or ())
-    if not all(d is None or isinstance(d, int) for d in target):
-        raise UnsupportedOp(f"a reshape to {target}, of which extents are computed")
-    own: list[Dim] = [-1 if d is None else d for d in target]
-    if own.count(-1) > 1:
-        raise InvalidModel(f"a reshape to {target} leaves several extents open")
-    if -1 in own:
-        known = size(d for d in own if d != -1)
-        own[own.index(-1)] = size(value.shape) // known
-    return c.reshaped(value, tuple(own))
-
-
-@computes("Transpose")
-def _transpose(c: Call, x: Tensor, axes: Any = None) -> Made:
-    given, value = c.option("axes") if axes is None else axes, x.stored()
-    perm = range(value.rank)[::-1] if given is None else [int(a) % value.rank for a in given]
-    return ops.transpose(value, perm=tuple(perm))
-
-
-@computes("ExpandDims")
-def _expand_dims(c: Call, x: Tensor, axis: Any = None) -> Made:
-    given, value = c.option("axis") if axis is None else axis, x.stored()
-    at = given if isinstance(given, int) else given[0]
-    return ops.unsqueeze(value, axes=(at % (value.rank + 1),))
-
-
-@computes("Squeeze")
-def _squeeze(c: Call, x: Tensor, axis: Any = None) -> Made:
-    given, value = c.option("axis") if axis is None else axis, x.stored()
-    if given is None:
-        raise UnsupportedOp("a squeeze that does not say of which axes")
-    held = [given] if isinstance(given, int) else given
-    return ops.squeeze(value, axes=tuple(int(a) % value.rank for a in held))
-
-
-@computes("Concatenate")
-def _concatenate(c: Call, xs: Sequence[Any], axis: Any = None) -> Made:
-    held = [t.stored() for t in _operands(c, xs)]
-    at = c.option("axis", 0) if axis is None else axis
-    return ops.concat(held, axis=int(at) % held[0].rank)
-
-
-@computes("Stack")
-def _stack(c: Call, xs: Sequence[Any], axis: Any = None) -> Made:
-    held = [t.stored() for t in _operands(c, xs)]
-    at = int(c.option("axis", 0) if axis is None else axis) % (held[0].rank + 1)
-    return ops.concat([ops.unsqueeze(v, axes=(at,)) for v in held], axis=at)
-
-
-@computes("GetItem")
-def _item(c: Call, x: Tensor, key: Any) -> Made:
-    """x[key]: slices and whole numbers."""
-    value = x.stored()
-    keys = list(key) if isinstance(key, (list, tuple)) else [key]
-    rest = value.rank - sum(k is not None and k is not Ellipsis for k in keys)
-    full = [slice(None)] * rest
-    at = keys.index(Ellipsis) if Ellipsis in keys else len(keys)
-    keys = [*keys[:at], *full, *keys[at + 1 :]]
-    gone, new, axis = list[int](), list[int](), 0
-    for k in keys:
-        if k is None:
-            new.append(axis - len(gone) + len(new))
-            continue
-        if isinstance(k, int):
-            end = k + 1 if k != -1 else value.shape[axis]
-            value = c.sliced(value, axis, k, end)
-            gone.append(axis)
-        elif isinstance(k, slice):
-            value = _sliced(c, value, axis, k)
-        else:
-            raise UnsupportedOp(f"an index {k!r}")
-        axis += 1
-    value = ops.squeeze(value, axes=tuple(gone)) if gone else value
-    return ops.unsqueeze(value, axes=tuple(new)) if new else value
-
-
-def _sliced(c: Call, x: Value, axis: int, k: Any) -> Value:
-    start, stop, step = bounds = list[Any]((k.start, k.stop, k.step))
-    if bounds == [None, None, None]:
-        return x
-    if not all(b is None or isinstance(b, int) for b in bounds):
-        raise UnsupportedOp(f"a slice {k!r}, of which bounds are computed")
-    if step is not None and step < 0:
-        return c.sliced(x, axis, -1 if start is None else start, -(1 << 62) if stop is None else stop, step)
-    return c.sliced(x, axis, start or 0, x.shape[axis] if stop is None else stop, step or 1)
-
-
 # --- products ---------------------------------------------------------------------------------------------------------
 
 
 @computes("Matmul")
 def _matmul(c: Call, a: Any, b: Any) -> Made:
-    return ops.matmul(*(t.stored() for t in _operands(c, [a, b])))
+    return ops.matmul(*(t.stored() for t in operands(c, [a, b])))
 
 
 @computes("Einsum")
 def _einsum(c: Call, *given: Any) -> Made:
     operands = [x for x in given if not isinstance(x, str)]
     equation = next((x for x in given if isinstance(x, str)), c.option("subscripts"))
-    return ops.einsum([t.stored() for t in _operands(c, operands)], equation=str(equation))
+    return ops.einsum([t.stored() for t in operands(c, operands)], equation=str(equation))
