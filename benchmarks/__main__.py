@@ -1,5 +1,4 @@
-"""python -m benchmarks run, pytorch, compiled, folds, training, training-steps, any-shape, estimates, predictions:
-measure. page: docs/benchmarks.md."""
+"""python -m benchmarks run, pytorch, keras, compiled, training, ...: measure. page: docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -99,6 +98,18 @@ def training_steps(networks: str, batches: str, threads: int | None, rounds: int
     path = into or RESULTS / f"training-steps-{now()[:10]}-{commit()['id'][:8]}.json"
     sizes = [*map(int, batches.split(","))]
     write(path, steps.measure(teams.resolve(threads), rounds, networks.split(","), sizes, _tell))
+    print(path)
+
+
+@main.command()
+@click.option("--networks", default="", help="Names of keras.applications; default: all.")
+@click.option("--into", type=click.Path(path_type=Path), default=None, help="The file of results.")
+def keras(networks: str, into: Path | None) -> None:
+    """Takes networks of keras.applications through .keras files, and compares them with Keras."""
+    from benchmarks import keras_networks as files
+
+    path = into or RESULTS / f"keras-{now()[:10]}-{commit()['id'][:8]}.json"
+    files.run(networks.split(",") if networks else [], path, _tell)
     print(path)
 
 

@@ -1,14 +1,15 @@
 """A deep-learning compiler in which normalization is a first-class citizen.
 
-    m = renorm.compile("model.onnx")                 # .tflite and .circle too: a Module
+    m = renorm.compile("model.onnx")                 # .tflite, .circle, .pt2, .keras too: a Module
     results = m.run(array)                           # NumPy, or anything with __dlpack__
     print(m.report)                                  # what became of each normalization, and why
     m.save("model.renorm")                           # renorm.load("model.renorm") needs NumPy only
     renorm.optimize("model.onnx", "folded.onnx")     # folding alone, from file to file
 
 `renorm.training` is batch norm in training, on arrays; `renorm.torch` and `renorm.keras` are layers of these libraries,
-and are imported by name. `renorm.register` adds an op, `renorm.register_target` an accelerator. Kernels by hand:
-`renorm.te`, `renorm.topi`, `renorm.create_schedule`, `renorm.build`.
+and are imported by name. `renorm.register` adds an op, `renorm.register_target` an accelerator,
+`renorm.register_keras_layer` a layer of Keras. Kernels by hand: `renorm.te`, `renorm.topi`, `renorm.create_schedule`,
+`renorm.build`.
 
 This is the whole public surface. Names are loaded when they are first used: importing renorm loads neither onnx nor
 llvmlite, and a process that only runs a saved module never does.
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from renorm.driver.optimize import optimize
     from renorm.driver.state import write_state
     from renorm.frontends import read, unfold
+    from renorm.frontends.keras.layers.table import register_keras_layer
     from renorm.graph.op import OpDef
     from renorm.graph.registry import register
     from renorm.ops.shared.builders import override
@@ -131,6 +133,7 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     "ExternalCode": ("renorm.runtime.external", "ExternalCode"),
     "register_target": ("renorm.core.target", "register_target"),
     "register_loader": ("renorm.runtime.external", "register_loader"),
+    "register_keras_layer": ("renorm.frontends.keras.layers.table", "register_keras_layer"),
 }  # fmt: skip
 
 __all__ = [
@@ -139,9 +142,10 @@ __all__ = [
     "compile", "compute", "const", "context", "convert", "cpu", "create_schedule", "cuda", "device", "div", "erf",
     "errors", "exp", "floor", "floordiv", "floormod", "fmod", "gpu", "if_then_else", "indexdiv", "indexmod",
     "intrin", "load", "log", "lower", "max", "max_value", "min", "min_value", "module", "nd", "ops", "optimize",
-    "override", "placeholder", "popcount", "power", "prod", "read", "reduce_axis", "register", "register_loader",
-    "register_target", "round", "rsqrt", "select", "sigmoid", "size_var", "sqrt", "sum", "tanh", "target", "te",
-    "testing", "thread_axis", "topi", "training", "trunc", "truncdiv", "truncmod", "unfold", "var", "write_state",
+    "override", "placeholder", "popcount", "power", "prod", "read", "reduce_axis", "register", "register_keras_layer",
+    "register_loader", "register_target", "round", "rsqrt", "select", "sigmoid", "size_var", "sqrt", "sum", "tanh",
+    "target", "te", "testing", "thread_axis", "topi", "training", "trunc", "truncdiv", "truncmod", "unfold", "var",
+    "write_state",
 ]  # fmt: skip
 
 

@@ -28,6 +28,8 @@ PAGES = sorted(
         *(ROOT / "examples").glob("*.md"),
     ]
 )
+WARNINGS = "error,ignore:__array__ implementation:DeprecationWarning"  # Keras' own, of NumPy's protocol for copies
+
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 COMMANDS = re.compile(r"^(?:<!-- not run[^:]*: (.+) -->\n)?```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -52,7 +54,7 @@ def program(page: Path) -> str:
 def test_page(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     shutil.copy(ROOT / "examples" / "digits" / "model.onnx", tmp_path)  # the `model.onnx` that pages speak of
     (tmp_path / "page.py").write_text(program(page))
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "error"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": WARNINGS}
     result = subprocess.run(
         [sys.executable, "page.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
     )

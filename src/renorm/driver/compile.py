@@ -81,24 +81,24 @@ def compile(
 ) -> CompiledModule | SpecializingModule:
     """Return a module that runs the model as machine code.
 
-    model: a path to a .onnx, .tflite, .circle or .pt2 file, which must not change meanwhile, its bytes, an
-    onnx.ModelProto, a torch.export.ExportedProgram, a torch.nn.Module with `args`, or a Graph. args, kwargs,
-    dynamic_shapes: what torch.export.export takes to export a module. target: "llvm" (this machine),
-    "llvm -mcpu=haswell", ... opt_level: 0 nothing but lowering; 1 + constants and dead code; 2 + folding and fusing;
-    3 + layouts and algorithms. shapes: input name to shape, for inputs
-    with symbolic extents, which numbers fix; what is said of others are facts: ("n", 3, "16*h", "16*w") are equal
-    extents and multiples, "1..64" lies between, "?" is open. Without numbers for all the module specialises on each new
-    shape it is called with. inputs: input name to elements, which are constants then: {"sr": 16000}. keep: names of ops
-    or nodes that must not be unpacked or folded (also RENORM_KEEP, comma separated). threads: None means as many as
-    this process may use. verify: compare each rewrite with the graph before it, and revert it where it differs.
-    precision: "exact" switches algorithms off that round differently (Winograd's convolutions; opt_level 3 has them).
-    "bfloat16" lets memory hold weights, and values between kernels, in bfloat16; sums, norms and what
-    `report.precisions` names stay float32, and so do inputs and outputs. train_state: the running statistics of norms
-    in training mode are state of the module (`m.state`), which each run reads and, once it has succeeded, replaces.
-    checked: a run raises InvalidInput that names nodes and indices where an index is outside its axis, or an integer is
-    divided by zero; otherwise there is some number. specializations: for how many shapes that come often, where extents
-    are open, kernels of their own are compiled in the background. progress: called with (stage, done, of). limits: what
-    the model may ask for, checked before it is allocated or run.
+    model: a path to a .onnx, .tflite, .circle, .pt2, .keras or .h5 file, which must not change meanwhile, the bytes of
+    one of the first three, an onnx.ModelProto, a torch.export.ExportedProgram, a torch.nn.Module with `args`, a
+    keras.Model, or a Graph. args, kwargs, dynamic_shapes: what torch.export.export takes to export a module. target:
+    "llvm" (this machine), "llvm -mcpu=haswell", ... opt_level: 0 nothing but lowering; 1 + constants and dead code; 2 +
+    folding and fusing; 3 + layouts and algorithms. shapes: input name to shape, for inputs with symbolic extents, which
+    numbers fix; what is said of others are facts: ("n", 3, "16*h", "16*w") are equal extents and multiples, "1..64"
+    lies between, "?" is open. Without numbers for all the module specialises on each new shape it is called with.
+    inputs: input name to elements, which are constants then: {"sr": 16000}. keep: names of ops or nodes that must not
+    be unpacked or folded (also RENORM_KEEP, comma separated). threads: None means as many as this process may use.
+    verify: compare each rewrite with the graph before it, and revert it where it differs. precision: "exact" switches
+    algorithms off that round differently (Winograd's convolutions; opt_level 3 has them). "bfloat16" lets memory hold
+    weights, and values between kernels, in bfloat16; sums, norms and what `report.precisions` names stay float32, and
+    so do inputs and outputs. train_state: the running statistics of norms in training mode are state of the module
+    (`m.state`), which each run reads and, once it has succeeded, replaces. checked: a run raises InvalidInput that
+    names nodes and indices where an index is outside its axis, or an integer is divided by zero; otherwise there is
+    some number. specializations: for how many shapes that come often, where extents are open, kernels of their own are
+    compiled in the background. progress: called with (stage, done, of). limits: what the model may ask for, checked
+    before it is allocated or run.
 
     Raises UnsupportedOp, InvalidModel, LimitExceeded, InvalidTarget, InvalidInput, UserCodeError.
     """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from renorm.core.errors import InvalidInput, InvalidModel, RenormError
@@ -28,11 +29,15 @@ _BY_SUFFIX = {
     ".tflite": "renorm.frontends.tflite",
     ".circle": "renorm.frontends.tflite",
     ".pt2": "renorm.frontends.torch",
+    ".keras": "renorm.frontends.keras",
+    ".h5": "renorm.frontends.keras",
+    ".hdf5": "renorm.frontends.keras",
 }
 _BY_LIBRARY = {
     "onnx": "renorm.frontends.onnx",
     "onnx_ml_pb2": "renorm.frontends.onnx",
     "torch": "renorm.frontends.torch",
+    "keras": "renorm.frontends.keras",
 }
 BUFFERS = "buffers"  # in Graph.metadata: names and arrays of what a program updates: last inputs, and last outputs
 
@@ -58,7 +63,10 @@ def vocabulary(graph: Graph, path: str | os.PathLike[str]) -> Callable[[str], bo
 
 def _module_of(graph: Graph, path: str | os.PathLike[str]) -> Any:
     source = ".tflite" if "tflite" in graph.metadata else ".onnx"
-    return import_module(_BY_SUFFIX.get(_suffix(path)) or _BY_SUFFIX[source])
+    module = import_module(_BY_SUFFIX.get(_suffix(path)) or _BY_SUFFIX[source])
+    if not hasattr(module, "write"):
+        raise InvalidInput(f"{path}: renorm does not write files of this format", do="write .onnx, which has all of it")
+    return module
 
 
 def write_reversibly(graph: Graph, path: str | os.PathLike[str], before: Any, limits: Limits = DEFAULT) -> None:
@@ -109,7 +117,11 @@ def statistics_of(source: Any, limits: Limits = DEFAULT) -> Any:
 
 
 def _part(package: str | None, name: str) -> Any:
-    """Return a module of the package of a format."""
+    """Return a module of the package of a format. Raises InvalidInput where the format has none."""
+    if find_spec(f"{package}.{name}") is None:
+        raise InvalidInput(
+            f"{(package or '').rpartition('.')[2]} files have no {name}", do="use .onnx, .tflite or .circle"
+        )
     with required(f"the {name} of ONNX files"):
         return import_module(f"{package}.{name}")
 
@@ -129,10 +141,10 @@ def read(
 ) -> Graph:
     """Return the graph of a model.
 
-    source: path of a .onnx, .tflite, .circle or .pt2 file, its bytes (but of the last), an onnx.ModelProto, a
-    torch.export.ExportedProgram, or a Graph, which is returned as it is where neither shapes nor inputs are given.
-    shapes: of inputs, by name, whose extents take the place of the
-    model's open ones: numbers, or what core.stated says. inputs: elements of inputs, by name, which become constants.
+    source: path of a .onnx, .tflite, .circle, .pt2, .keras or .h5 file, the bytes of one of the first three, an
+    onnx.ModelProto, a torch.export.ExportedProgram, a keras.Model, or a Graph, which is returned as it is where neither
+    shapes nor inputs are given. shapes: of inputs, by name, whose extents take the place of the model's open ones:
+    numbers, or what core.stated says. inputs: elements of inputs, by name, which become constants.
     is_mapped: weights stay in the file, which
     must not change while the graph is used; those that an ONNX model has in files of their own always do. limits: what
     the file may ask for.
@@ -192,5 +204,8 @@ def _unreadable(source: Any) -> InvalidModel:
     what = str(source) if isinstance(source, (str, os.PathLike)) else type(source).__qualname__
     return InvalidModel(
         f"{what}: not a model that renorm reads",
-        [f"files: {', '.join(_BY_SUFFIX)}; objects: bytes, onnx.ModelProto, ExportedProgram, renorm Graph"],
+        [
+            f"files: {', '.join(_BY_SUFFIX)}",
+            "objects: bytes, onnx.ModelProto, ExportedProgram, keras.Model, renorm Graph",
+        ],
     )

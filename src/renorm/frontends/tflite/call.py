@@ -6,37 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from renorm import ops
 from renorm.core.errors import InvalidModel, UnsupportedOp
-from renorm.core.shapes import normalize_axis
+from renorm.frontends.orders import First, View, aligned
 from renorm.frontends.tflite import activations
 from renorm.frontends.tflite.flatbuffer import Table
 from renorm.frontends.tflite.operator import Operator, Result
-from renorm.frontends.tflite.tensors import Array, First, Tensor, to_first
+from renorm.frontends.tflite.tensors import Array, Tensor
 from renorm.graph.ir import Graph, Value
-
-
-@dataclass(frozen=True)
-class View:
-    """Operands in one order of axes: that of the file, or channels first."""
-
-    values: Sequence[Value]
-    is_first: bool = False
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        """Return the axes of the file."""
-        rank = self.values[0].rank
-        return to_first(rank) if self.is_first else tuple(range(rank))
-
-    def place(self, axis: int) -> int:
-        """Return where an axis of the file is."""
-        return self.order.index(normalize_axis(axis, len(self.order)))
-
-    def result(self, value: Value) -> Value | First:
-        return First(value) if self.is_first else value
 
 
 @dataclass(frozen=True)
@@ -79,23 +56,8 @@ class OperatorCall:
         return self.tensor(index).first()
 
     def aligned(self, *indices: int) -> View:
-        """Operands that broadcast against each other (all, where none is named) in one order: with channels first where
-        one of them is so already, and constants are all that has fewer axes."""
-        tensors = [self.tensor(i) for i in indices or range(len(self.inputs))]
-        rank = max(t.value.rank for t in tensors)
-        is_first = any(t.is_first for t in tensors) and all(
-            t.value.rank in (0, rank) or t.value.data is not None for t in tensors
-        )
-        if not is_first:
-            return View([t.stored() for t in tensors])
-        return View([t.first() if t.value.rank in (0, rank) else self._spread(t, rank) for t in tensors], True)
-
-    def _spread(self, tensor: Tensor, rank: int) -> Value:
-        """Return a constant of fewer axes, which stand under the last of `rank`, with channels first."""
-        held = tensor.stored()
-        assert held.data is not None
-        whole = held.data.reshape([1] * (rank - held.rank) + list(held.data.shape))
-        return self.graph.constant(np.ascontiguousarray(whole.transpose(to_first(rank))), held.name, held.source)
+        """Return operands (all, where none is named) in one order."""
+        return aligned([self.tensor(i) for i in indices or range(len(self.inputs))])
 
     def array(self, index: int, what: str) -> Array:
         """Return the elements of an operand that must be constant."""

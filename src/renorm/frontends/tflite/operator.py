@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from renorm.frontends.tflite.tensors import First
+from renorm.frontends.orders import First
 from renorm.graph.ir import Value
 
 if TYPE_CHECKING:

@@ -23,13 +23,14 @@ from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, raised_
 from renorm.core.limits import DEFAULT, Limits
 from renorm.frontends.diagnosis import diagnose
 from renorm.frontends.files import called, content
+from renorm.frontends.orders import First, to_first
 from renorm.frontends.problems import Problem, together
 from renorm.frontends.tflite import ranges
 from renorm.frontends.tflite.call import OperatorCall
 from renorm.frontends.tflite.flatbuffer import Table
 from renorm.frontends.tflite.model import KEY, Model
 from renorm.frontends.tflite.operators import READ
-from renorm.frontends.tflite.tensors import DTYPES, Array, First, Scale, Tensor, scale_of, to_first
+from renorm.frontends.tflite.tensors import DTYPES, Array, Scale, Tensor, scale_of
 from renorm.graph.ir import Graph, Node, Value
 from renorm.ops.identity import Identity
 

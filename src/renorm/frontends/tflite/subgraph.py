@@ -13,9 +13,10 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.errors import UnsupportedOp
+from renorm.frontends.orders import to_first, to_stored
 from renorm.frontends.tflite.flatbuffer import Table
 from renorm.frontends.tflite.schema import Schema
-from renorm.frontends.tflite.tensors import NUMBER, Array, to_first, to_stored
+from renorm.frontends.tflite.tensors import NUMBER, Array
 from renorm.graph.ir import Value
 
 _ACTIVATION = "fused_activation_function"

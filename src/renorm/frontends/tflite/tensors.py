@@ -1,22 +1,16 @@
-"""Tensors of a file as values of a graph, each in up to two orders of axes.
-
-Files keep channels last, convolutions of a graph want them first. A tensor is held as its operator made it (`stored`:
-as in the file; `first`: channels first) and made in the other order when somebody asks; a transpose that nobody reads
-goes with dead code. Up to two axes there is no difference.
-"""
+"""Tensors of a file: dtypes, and how the elements of quantized ones are to be read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from renorm import ops
 from renorm.core.errors import InvalidModel, UnsupportedOp
+from renorm.frontends.orders import Ordered
 from renorm.frontends.tflite.flatbuffer import Table
-from renorm.graph.ir import Graph, Value
+from renorm.graph.ir import Graph
 
 Array = np.ndarray[Any, Any]
 Range = tuple[float, float]  # least and greatest
@@ -29,23 +23,6 @@ DTYPES = {
 
 NUMBER = {dtype: name for name, dtype in DTYPES.items()}
 """The names that the formats have for dtypes."""
-
-
-def to_first(rank: int) -> tuple[int, ...]:
-    """Return the axes of a tensor in the file, in the order channels first."""
-    return (0, rank - 1, *range(1, rank - 1)) if rank > 2 else tuple(range(rank))
-
-
-def to_stored(rank: int) -> tuple[int, ...]:
-    """Return the axes of a tensor with channels first, in the order of the file."""
-    return (0, *range(2, rank), 1) if rank > 2 else tuple(range(rank))
-
-
-@dataclass(frozen=True)
-class First:
-    """A result with channels first."""
-
-    value: Value
 
 
 @dataclass(frozen=True)
@@ -86,63 +63,11 @@ def scale_of(table: Table, dtype: str, label: str) -> Scale | None:
     return Scale(scale, zero, axis)
 
 
-class Tensor:
+class Tensor(Ordered):
     """One tensor of the file."""
 
     def __init__(self, graph: Graph, name: str):
-        self.graph, self.name = graph, name
+        super().__init__(graph, name)
         self.scale: Scale | None = None
         self.range: Range | None = None  # of the real numbers that it is; None where nothing is known
         self.dtype = ""
-        self._stored: Value | None = None
-        self._first: Value | None = None
-
-    @property
-    def is_made(self) -> bool:
-        return self._stored is not None or self._first is not None
-
-    @property
-    def is_first(self) -> bool:
-        """Return whether only the form with channels first exists, so that asking for the other costs a transpose."""
-        return self._stored is None and self._first is not None
-
-    @property
-    def value(self) -> Value:
-        """In whichever form it is."""
-        found = self._stored if self._stored is not None else self._first
-        assert found is not None
-        return found
-
-    def forms(self) -> list[tuple[Value, bool]]:
-        """Return the values that it is, and whether each has channels first."""
-        both = [(self._stored, False), (self._first, True)]
-        return [(v, is_first) for v, is_first in both if v is not None]
-
-    def make(self, result: Value | First) -> None:
-        """The result of the operator that makes this tensor."""
-        if isinstance(result, First) and result.value.rank > 2:
-            self._first = result.value
-        else:
-            self._stored = result.value if isinstance(result, First) else result
-
-    def stored(self) -> Value:
-        if self._stored is None:
-            assert self._first is not None
-            self._stored = self._turned(self._first, to_stored(self._first.rank))
-        return self._stored
-
-    def first(self) -> Value:
-        if self._first is None:
-            assert self._stored is not None
-            if self._stored.rank <= 2:
-                return self._stored
-            self._first = self._turned(self._stored, to_first(self._stored.rank))
-        return self._first
-
-    def _turned(self, value: Value, perm: Sequence[int]) -> Value:
-        if value.data is not None:
-            return self.graph.constant(np.ascontiguousarray(value.data.transpose(perm)), value.name, value.source)
-        turned = ops.transpose(value, perm=perm, name=f"{self.name}.order")
-        if value is self._first and value.name == self.name:  # what is in the file's order has the file's name
-            self.graph.swap_names(turned, value)
-        return turned

@@ -9,11 +9,12 @@ import numpy as np
 from renorm import ops
 from renorm.core import dtypes
 from renorm.core.errors import UnsupportedOp
+from renorm.frontends.orders import First
 from renorm.frontends.tflite import activations
 from renorm.frontends.tflite.call import OperatorCall
 from renorm.frontends.tflite.emission import Emission
 from renorm.frontends.tflite.operator import ALL, Operator, Reader
-from renorm.frontends.tflite.tensors import NUMBER, First
+from renorm.frontends.tflite.tensors import NUMBER
 from renorm.graph.ir import Value
 
 # --- read -------------------------------------------------------------------------------------------------------------

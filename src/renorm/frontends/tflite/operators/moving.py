@@ -9,10 +9,11 @@ import numpy as np
 from renorm import ops
 from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.core.shapes import normalize_axis
+from renorm.frontends.orders import First
 from renorm.frontends.tflite.call import OperatorCall, View
 from renorm.frontends.tflite.emission import Emission
 from renorm.frontends.tflite.operator import ALL, Operator
-from renorm.frontends.tflite.tensors import Array, First
+from renorm.frontends.tflite.tensors import Array
 from renorm.graph.ir import Value
 from renorm.ops.pad import Pad
 

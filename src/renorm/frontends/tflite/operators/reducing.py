@@ -9,10 +9,11 @@ import numpy as np
 from renorm import ops
 from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.core.shapes import normalize_axis
+from renorm.frontends.orders import First
 from renorm.frontends.tflite.call import OperatorCall, View
 from renorm.frontends.tflite.emission import Emission
 from renorm.frontends.tflite.operator import Operator
-from renorm.frontends.tflite.tensors import NUMBER, First
+from renorm.frontends.tflite.tensors import NUMBER
 from renorm.graph.ir import Value
 
 

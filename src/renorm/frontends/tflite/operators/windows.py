@@ -11,10 +11,11 @@ import numpy as np
 from renorm import ops
 from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.core.shapes import same_padding
+from renorm.frontends.orders import First
 from renorm.frontends.tflite.call import OperatorCall
 from renorm.frontends.tflite.emission import Emission
 from renorm.frontends.tflite.operator import Operator
-from renorm.frontends.tflite.tensors import Array, First
+from renorm.frontends.tflite.tensors import Array
 from renorm.graph.ir import Value
 from renorm.ops.conv_transpose import ConvTranspose
 from renorm.ops.shared.window import Windowed
