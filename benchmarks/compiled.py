@@ -96,5 +96,5 @@ def run(
     said = summary(found)
     tell(", ".join(f"{k} {v:.3g}" for k, v in said.items()))
     settings = {"threads": threads, "rounds": rounds, "seconds": seconds}
-    result = {"when": now(), "commit": commit(), "machine": machine(None), "settings": settings}
+    result = {"when": now(), "commit": commit(), "machine": machine(), "settings": settings}
     write(into, {**result, "summary": said, "networks": found})

@@ -136,6 +136,8 @@ def _of_transformers(name: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ..
     for layers in ("num_hidden_layers", "n_layer", "n_layers", "encoder_layers", "num_layers"):
         if isinstance(getattr(config, layers, None), int) and not hasattr(config, "depths"):
             setattr(config, layers, 2)
+    if hasattr(config, "vocab_size") and name != "Wav2Vec2":
+        config.vocab_size = 1000
     if name == "WhisperEncoder":
         from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
@@ -183,7 +185,7 @@ def _of_training(net: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> None:
     for p in net.parameters():
         if not p.any():
             torch.nn.init.normal_(p, std=0.02)
-    norms = [m for m in net.modules() if isinstance(getattr(m, "running_mean", None), torch.Tensor)]
+    norms: list[Any] = [m for m in net.modules() if isinstance(getattr(m, "running_mean", None), torch.Tensor)]
     held = [m.momentum for m in norms]
     for m in norms:
         m.momentum = 1.0
@@ -191,6 +193,7 @@ def _of_training(net: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> None:
         net.train()(*given) if norms else None
     for m, momentum in zip(norms, held):
         m.momentum = momentum
+        m.running_var.add_((0.1 * m.running_mean) ** 2)  # two samples may lie close together, which magnifies rounding
     net.eval()
 
 

@@ -21,6 +21,7 @@ import renorm
 WARNINGS = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # Keras' own, of NumPy's protocol
     pytest.mark.filterwarnings("ignore:Layer .* does not support masking"),
+    pytest.mark.filterwarnings("ignore:The structure of `inputs`"),  # one array for a list of one
 ]
 
 

@@ -290,7 +290,8 @@ ACTIVATIONS = sorted({f.__name__ for f in keras.src.activations.ALL_OBJECTS} - {
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_agree_with_keras(name: str) -> None:
     """As an activation of an image with channels first, and as a layer of its own."""
-    agrees(model_of(image(L.Conv2D(4, 3, activation=name), L.Activation(name))), sizes=(2,))
+    more = [] if name == "exponential" else [L.Activation(name)]  # of exponentials there are no numbers left
+    agrees(model_of(image(L.Conv2D(4, 3, activation=name), *more)), sizes=(2,))
 
 
 def test_layers_as_activations(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from renorm import ops
+from renorm.core.dims import static
 from renorm.graph import interpret
 from renorm.graph.ir import Graph, Node, Value
 from renorm.ops.batch_norm_gradient import BatchNormGradient
@@ -43,7 +44,7 @@ def backward(after: Callable[[Graph, Any, Value], Any], zero: float = 0.0, below
 def joined(g: Graph) -> list[tuple[str, bool, bool]]:
     """Run the pass; return ops that are left, with whether they have a ReLU and a residual. Results are the same."""
     draw = np.random.default_rng(0)
-    arrays = [draw.normal(size=v.shape).astype(np.float32) for v in g.inputs]
+    arrays = [draw.normal(size=static(v.shape)).astype(np.float32) for v in g.inputs]
     wanted = interpret.run(g, arrays)
     JoinBatchNorms().run(g, Context())
     for found, expected in zip(interpret.run(g, arrays), wanted, strict=True):

@@ -101,7 +101,8 @@ def main(folder: Path) -> None:
     run = torch.compile(parallel, backend="renorm") if "compiled" in sys.argv else parallel
     own = slice(rank * SAMPLES, (rank + 1) * SAMPLES)
     found = learned(module, run, steps=3, part=own, samples=RANKS * SAMPLES)
-    np.savez(folder / f"{rank}.npz", **{k: v.numpy() for k, v in found.items()})
+    arrays: dict[str, Any] = {k: v.numpy() for k, v in found.items()}
+    np.savez(folder / f"{rank}.npz", **arrays)
     torch.distributed.destroy_process_group()
 
 

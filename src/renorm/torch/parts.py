@@ -22,6 +22,7 @@ from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
 from renorm.core.errors import RenormError
 from renorm.driver.compile import compile
+from renorm.driver.module import SpecializingModule
 from renorm.frontends.torch.extents import Extents
 from renorm.frontends.torch.reader import Reader, overload, stated
 from renorm.graph.ir import Graph
@@ -33,7 +34,8 @@ from renorm.torch.regions import regions
 
 LOG = logging.getLogger("renorm.torch")
 CHANGES = 1  # of a constant, until it becomes an input
-_MODULES = WeakValueDictionary[Any, Module]()  # of parts without constants
+AnyModule = Module | SpecializingModule
+_MODULES = WeakValueDictionary[Any, AnyModule]()  # of parts without constants
 
 
 def calls_of(graph: fx.GraphModule) -> list[fx.Node]:
@@ -182,7 +184,7 @@ class _Part(torch.nn.Module):
         run = _in_place(module, live, wanted) or _in_arrays(module, live, wanted)
         return (lambda *given: run(given)[0]) if is_one else (lambda *given: tuple(run(given)))
 
-    def _module(self, graph: Graph) -> Module:
+    def _module(self, graph: Graph) -> AnyModule:
         """Return what is compiled of a graph: for equal parts, of which networks have many, once."""
         threads = torch.get_num_threads() if self._runs_alone else team()
         if self._has_kept:
@@ -205,9 +207,11 @@ def _anonymous(graph: Graph) -> str:
 
 
 def _in_place(
-    module: Module, live: Sequence[int], wanted: Sequence[Any]
+    module: AnyModule, live: Sequence[int], wanted: Sequence[Any]
 ) -> Callable[[Sequence[Tensor]], list[Tensor]] | None:
     """Return what runs a module of fixed extents on the memory of tensors; None for one whose extents are open."""
+    if not isinstance(module, Module):
+        return None
     shapes = [spec.shape for spec in (*module.inputs, *module.outputs)]
     if not all(isinstance(n, int) and n > 0 for shape in shapes for n in shape):
         return None
@@ -225,7 +229,9 @@ def _in_place(
     return run
 
 
-def _in_arrays(module: Module, live: Sequence[int], wanted: Sequence[Any]) -> Callable[[Sequence[Any]], list[Tensor]]:
+def _in_arrays(
+    module: AnyModule, live: Sequence[int], wanted: Sequence[Any]
+) -> Callable[[Sequence[Any]], list[Tensor]]:
     """Return what runs a module of any extents."""
 
     def run(given: Sequence[Any]) -> list[Tensor]:

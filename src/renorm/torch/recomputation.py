@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.fx.node import map_arg
 
 from renorm.frontends.torch.reader import overload
 
@@ -63,7 +64,8 @@ def _widen(norm: fx.Node) -> None:
     norm.meta["val"] = tuple(results)
     for user in norm.users:
         if overload(user) == "getitem":
-            user.meta["val"] = results[int(user.args[1])]
+            index: Any = user.args[1]
+            user.meta["val"] = results[index]
 
 
 def _forward(joint: fx.GraphModule, outputs: int) -> dict[fx.Node, None]:
@@ -88,7 +90,7 @@ class _Calls:
     def __call__(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         with self._graph.inserting_before(self._before):
             made = self._graph.call_function(target, args, kwargs)
-        given = fx.node.map_arg((args, kwargs), lambda n: n.meta["val"])
+        given = map_arg((args, kwargs), lambda n: n.meta["val"])
         made.meta = {k: v for k, v in self._like.meta.items() if k in ("nn_module_stack", "stack_trace", "seq_nr")}
         made.meta["val"] = target(*given[0], **given[1])
         return made
@@ -111,7 +113,8 @@ def _again(graph: fx.Graph, norm: fx.Node, y: fx.Node, before: fx.Node) -> fx.No
         _, shape, scale, _ = norm.args
         mean, invstd, bias, around = None, _result(graph, norm, 1), None, shape
     elif name == "native_group_norm":
-        _, scale, bias, batch, channels, _, groups, _ = norm.args
+        given: Any = norm.args
+        _, scale, bias, batch, channels, _, groups, _ = given
         around = [-1, *[1] * (held.dim() - 2)]
         mean, invstd = (_of_channels(graph, call, norm, i, batch, channels, groups, around) for i in (1, 2))
     else:

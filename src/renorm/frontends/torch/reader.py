@@ -140,8 +140,8 @@ class Reader:
         held, before = node.meta.get("val"), len(self.graph.nodes)
         results = list(held) if isinstance(held, (list, tuple)) else [held]
         given, named = (_arguments(a, self.made) for a in (node.args, node.kwargs))
-        read = frozenset(int(u.args[1]) for u in node.users if overload(u) == "getitem" and u.users)
-        found = TABLE[name](Call(self.graph, self.extents, results, read), *given, **named)
+        parts: list[Any] = [u.args[1] for u in node.users if overload(u) == "getitem" and u.users]
+        found = TABLE[name](Call(self.graph, self.extents, results, frozenset(parts)), *given, **named)
         made = self.graph.nodes[before:]
         self._name(node, made)
         for value, result in zip(found if isinstance(found, list) else [found], results):

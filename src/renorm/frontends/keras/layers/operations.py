@@ -205,6 +205,6 @@ def _matmul(c: Call, a: Any, b: Any) -> Made:
 
 @computes("Einsum")
 def _einsum(c: Call, *given: Any) -> Made:
-    operands = [x for x in given if not isinstance(x, str)]
+    tensors = [x for x in given if not isinstance(x, str)]
     equation = next((x for x in given if isinstance(x, str)), c.option("subscripts"))
-    return ops.einsum([t.stored() for t in operands(c, operands)], equation=str(equation))
+    return ops.einsum([t.stored() for t in operands(c, tensors)], equation=str(equation))

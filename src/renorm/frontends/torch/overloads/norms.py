@@ -186,7 +186,7 @@ def rows_of(c: Call, x: Value, normalized: Sequence[Dim]) -> Value:
 
 def _of_slices(
     c: Call, x: Value, scale: Given, bias: Given, groups: int, eps: float, is_centered: bool = True
-) -> list[Value]:
+) -> list[Any]:
     """Return y, mean and invstd of a norm over slices of x [N, C] or [N, C, S], as PyTorch says that they are."""
     op = GroupNormTraining(num_groups=groups, centered=is_centered, epsilon=eps)
     own = [None if p is None else c.reshaped(p, (x.shape[1],)) for p in (scale, bias)]
