@@ -68,6 +68,14 @@ def pytorch(networks: str, into: Path | None) -> None:
     print(path)
 
 
+@main.command("pytorch-page")
+def pytorch_page() -> None:
+    """Writes docs/pytorch-networks.md from the results."""
+    from benchmarks.pytorch_page import write as write_page
+
+    print(write_page())
+
+
 @main.command()
 @click.option("--networks", default="", help="Names of benchmarks.networks; default: all.")
 @click.option("--batches", default="1,8", show_default=True)
@@ -95,7 +103,7 @@ def training_steps(networks: str, batches: str, threads: int | None, rounds: int
     """Measures steps of training under torch.compile(backend="renorm") beside eager PyTorch and inductor."""
     from benchmarks import training_steps as steps  # needs PyTorch
 
-    path = into or RESULTS / f"training-steps-{now()[:10]}-{commit()['id'][:8]}.json"
+    path = into or RESULTS / f"steps-{now()[:10]}-{commit()['id'][:8]}.json"
     sizes = [*map(int, batches.split(","))]
     write(path, steps.measure(teams.resolve(threads), rounds, networks.split(","), sizes, _tell))
     print(path)

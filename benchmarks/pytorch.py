@@ -27,9 +27,9 @@ import torch
 
 import renorm
 from benchmarks.machine import commit, now
+from benchmarks.pytorch_page import TOLERANCE
 from renorm.core.errors import RenormError
 
-TOLERANCE = 1e-4  # of the largest output
 SIZES = (1, 3)  # of the batch; the program is exported with 2
 NETWORKS: dict[str, tuple[str, ...]] = {
     "torchvision": (

@@ -1,7 +1,7 @@
 """Parts of a graph of ATen calls: cut out, and what runs them.
 
-A part is compiled when it first runs. Parameters and buffers of an inference graph are its constants, seen where they
-lie, which renorm folds and packs; where one was written to since, the part is compiled again, and where that happens
+A part with constants is compiled when it first runs: parameters and buffers of an inference graph, seen where they lie,
+which renorm folds and packs; where one was written to since, the part is compiled again, and where that happens
 again, it becomes an input.
 """
 
@@ -21,6 +21,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
 from renorm.core.errors import RenormError
+from renorm.core.room import give_back
 from renorm.driver.compile import compile
 from renorm.driver.module import SpecializingModule
 from renorm.frontends.torch.extents import Extents
@@ -114,11 +115,12 @@ def cut(
         runs_alone = len(parts) == 1 and not calls_of(made)
         setattr(made, str(part.target), _Part(own, [constants.get(n) for n in names], extents, options, runs_alone))
     made.recompile()
+    give_back()
     return made, members
 
 
 class _Part(torch.nn.Module):
-    """Calls that renorm compiles, when they are first run. kept: inputs that are constants, as long as nobody writes to
+    """Calls that renorm compiles. kept: inputs that are constants, as long as nobody writes to
     them. runs_alone: no call of PyTorch's stands beside it."""
 
     def __init__(
@@ -136,6 +138,8 @@ class _Part(torch.nn.Module):
         self._changes = [0] * len(kept)
         self._run: Callable[..., Any] | None = None
         self._seen: list[tuple[int, int] | None] = []
+        if not self._has_kept:  # now, since what is compiled would lie between the tensors of a step, and stay there
+            self._compile([None] * len(kept))
 
     def forward(self, *given: Any) -> Any:
         if self._run is None or (self._has_kept and self._versions(given) != self._seen):
