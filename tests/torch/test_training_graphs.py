@@ -193,6 +193,36 @@ def test_a_residual_that_is_made_of_the_norm_itself() -> None:
     agree(*three(Twice().train(), steps=2))
 
 
+def test_what_is_called_norm_and_is_none() -> None:
+    class Cosine(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm = nn.Conv2d(3, CHANNELS, 1), nn.BatchNorm2d(CHANNELS)
+            self.last = nn.utils.parametrizations.weight_norm(nn.Linear(CHANNELS, 5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = nn.functional.normalize(self.norm(self.first(x)), dim=1)
+            return self.last(nn.functional.local_response_norm(y, 3).mean((2, 3))) + y.norm()
+
+    agree(*three(Cosine().train(), steps=3))
+
+
+def test_scaled_gradients() -> None:
+    """GradScaler finds what is infinite in gradients, and skips that step."""
+    module, scaler = Block(nn.BatchNorm2d(CHANNELS), nn.BatchNorm2d(CHANNELS)).train(), torch.amp.GradScaler("cpu")
+    run, optimizer = torch.compile(module, backend="renorm"), torch.optim.SGD(module.parameters(), lr=0.1)
+    held = [p.detach().clone() for p in module.parameters()]
+    for scale in (float("inf"), 1.0):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            y = run(torch.randn(5, CHANNELS, *SIZE))
+        scaler.scale((y.float() * scale).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        is_same = all(torch.equal(a, b) for a, b in zip(held, module.parameters()))
+        assert is_same == (scale != 1.0)
+
+
 def test_double_backward_is_an_error_of_pytorchs() -> None:
     module = Block(nn.BatchNorm2d(CHANNELS), nn.BatchNorm2d(CHANNELS)).train()
     x = torch.randn(5, CHANNELS, *SIZE, requires_grad=True)

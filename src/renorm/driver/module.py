@@ -329,6 +329,7 @@ class SpecializingModule:
         return self._made.at(held).run(*args, out=out, timeout=timeout, **named)
 
     as_torch = Module.as_torch
+    as_keras = Module.as_keras
 
     def cancel(self) -> None:
         """As Module.cancel, for the runs of all specialisations."""

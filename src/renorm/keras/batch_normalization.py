@@ -8,6 +8,7 @@ import keras
 import torch
 
 from renorm.core.errors import InvalidInput
+from renorm.keras.backend import require_torch
 from renorm.torch.arrays import array_of
 from renorm.torch.batch import Settings, normalize_batch
 from renorm.torch.eligibility import is_ours_in_batches
@@ -33,12 +34,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
     """
 
     def __init__(self, *args: Any, synchronized: bool = False, **kwargs: Any):
-        if keras.config.backend() != "torch":
-            raise InvalidInput(
-                f"renorm.keras.BatchNormalization: Keras runs on {keras.config.backend()}",
-                ["renorm computes layers of Keras on the backend torch"],
-                "set KERAS_BACKEND=torch before keras is imported",
-            )
+        require_torch("renorm.keras.BatchNormalization")
         super().__init__(*args, **kwargs)
         self.synchronized = synchronized
         self.comm: Communicator | None = None

@@ -384,6 +384,10 @@ class Module:
         """Return the module as a torch.nn.Module, whose programs PyTorch compiles and exports as one call."""
         return import_module("renorm.torch.compiled").as_module(self)
 
+    def as_keras(self: Any) -> Any:
+        """Return the module as a layer of Keras, which must run on the backend torch."""
+        return import_module("renorm.keras.compiled").as_layer(self)
+
     def run_at(self, addresses: list[int]) -> None:
         """Runs the network, whose extents are fixed, once on memory at these addresses: of inputs and state, then of
         outputs and the state after. That there is what the program says, and that nothing is written over what is read,

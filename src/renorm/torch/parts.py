@@ -255,8 +255,10 @@ def _version(x: Tensor) -> tuple[int, int]:
 
 
 def _laid_out(y: Tensor, like: Any) -> Tensor:
-    """Return a result in the order of axes that the graph says its memory has."""
-    if y.dim() in (4, 5) and not like.is_contiguous() and all(isinstance(n, int) for n in like.shape):
+    """Return a result in the order of axes that the graph says its memory has; as it is where elements share memory
+    there (expand)."""
+    is_dense = all(s > 0 for s, n in zip(like.stride(), like.shape) if n != 1)
+    if y.dim() in (4, 5) and is_dense and not like.is_contiguous() and all(isinstance(n, int) for n in like.shape):
         strides = [int(s) for s in like.stride()]
         return torch.empty_strided(tuple(y.shape), strides, dtype=y.dtype).copy_(y)
     return y

@@ -9,6 +9,7 @@ a product would have it written once more, and reads the one that is kept.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,12 +20,13 @@ from torch.fx.node import map_arg
 from renorm.frontends.torch.reader import overload
 
 _ATEN = torch.ops.aten
+_NORM = re.compile("(batch|instance|group|layer|rms)_norm")
 _BATCH = ("_native_batch_norm_legit_functional", "_native_batch_norm_legit.no_stats")
 
 
 def is_norm(node: fx.Node) -> bool:
     """Return whether a call is a normalization, or the gradient of one."""
-    return node.op == "call_function" and "_norm" in overload(node) and "weight_norm" not in overload(node)
+    return node.op == "call_function" and _NORM.search(overload(node)) is not None
 
 
 def is_pointwise(node: fx.Node) -> bool:
@@ -34,7 +36,7 @@ def is_pointwise(node: fx.Node) -> bool:
 
 def keep_inputs_of_norms(joint: fx.GraphModule, forward_outputs: int) -> None:
     """Have the backward part of a joint graph read no results of norms."""
-    forward = _forward(joint, forward_outputs)
+    forward, places = _forward(joint, forward_outputs), {n: i for i, n in enumerate(joint.graph.nodes)}
     for node in [n for n in joint.graph.nodes if n.op == "call_function"]:
         if overload(node) == "detach.default":  # values and their detached selves would both be kept
             node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op == "call_function")
@@ -42,11 +44,9 @@ def keep_inputs_of_norms(joint: fx.GraphModule, forward_outputs: int) -> None:
         _widen(norm)
         for y in [u for u in norm.users if overload(u) == "getitem" and u.args[1] == 0]:
             behind = [u for u in y.users if u not in forward and u.op == "call_function"]
-            if (
-                behind
-                and all(map(is_pointwise, behind))
-                and (made := _again(joint.graph, norm, y, behind[0])) is not None
-            ):
+            if not behind or not all(map(is_pointwise, behind)):
+                continue
+            if (made := _again(joint.graph, norm, y, min(behind, key=places.__getitem__))) is not None:
                 for user in behind:
                     user.replace_input_with(y, made)
     joint.graph.eliminate_dead_code()
@@ -57,10 +57,13 @@ def keep_inputs_of_norms(joint: fx.GraphModule, forward_outputs: int) -> None:
 def _widen(norm: fx.Node) -> None:
     """State that statistics of 16-bit floats are float32, as kernels have them, renorm's and most of PyTorch's: what
     PyTorch states depends on parameters, and is wrong where a batch norm has none."""
-    results = list(norm.meta["val"])
+    held = norm.meta["val"]
+    if not isinstance(held, (list, tuple)):
+        return
+    results = list(held)
     for i in (1, 2):
-        if i < len(results) and isinstance(held := results[i], Tensor) and held.dtype.itemsize == 2:
-            results[i] = held.float()
+        if i < len(results) and isinstance(of := results[i], Tensor) and of.dtype.itemsize == 2:
+            results[i] = of.float()
     norm.meta["val"] = tuple(results)
     for user in norm.users:
         if overload(user) == "getitem":
