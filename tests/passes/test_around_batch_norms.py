@@ -46,7 +46,9 @@ def joined(g: Graph) -> list[tuple[str, bool, bool]]:
     draw = np.random.default_rng(0)
     arrays = [draw.normal(size=static(v.shape)).astype(np.float32) for v in g.inputs]
     wanted = interpret.run(g, arrays)
+    names = {n.name for n in g.nodes if n.op.name in (NORM, GRADIENT)}
     JoinBatchNorms().run(g, Context())
+    assert names == {n.name for n in g.nodes if n.op.name in (NORM, GRADIENT)}
     for found, expected in zip(interpret.run(g, arrays), wanted, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     used = {v.producer for n in g.nodes for v in n.inputs if v is not None} | {v.producer for v in g.outputs}

@@ -54,11 +54,12 @@ def _join_forward(graph: Graph, norm: Node) -> None:
 def _again(graph: Graph, norm: Node, reader: Node, operands: list[Value | None], relu: bool) -> Node:
     """Put a norm that computes its reader too in place of both."""
     op = norm.op.with_attributes(relu=relu)
-    made = graph.apply(op, operands, name=norm.name, before=reader, origin=(*norm.origin, *reader.origin))
+    made = graph.apply(op, operands, before=reader, origin=(*norm.origin, *reader.origin))
     graph.replace(reader.output, made[0])
     for old, new in zip(norm.outputs[1:], made[1:]):
         graph.replace(old, new)
     graph.discard([reader, norm])
+    graph.rename_node(made[0].producer, norm.name)
     graph.sort()
     return made[0].producer
 
@@ -77,10 +78,11 @@ def _join_backward(graph: Graph, norm: Node) -> None:
     op = norm.op.with_attributes(residual=is_read_elsewhere)
     origin = (*norm.origin, *dy.producer.origin)
     operands = [passed, x, scale, mean, invstd, mask, of]
-    made = graph.apply(op, operands, name=norm.name, before=norm, origin=origin)
+    made = graph.apply(op, operands, before=norm, origin=origin)
     for old, new in zip(norm.outputs, made):
         graph.replace(old, new)
     graph.discard([norm])
+    graph.rename_node(made[0].producer, norm.name)
     if is_read_elsewhere:
         graph.replace(dy, made[3])
     graph.discard([dy.producer])
