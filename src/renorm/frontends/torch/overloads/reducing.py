@@ -212,6 +212,8 @@ def _cumsum(c: Call, x: Value, dim: int, *, dtype: Any = None) -> Any:
 @reads("diff")
 def _diff(c: Call, x: Value, n: int = 1, dim: int = -1, prepend: Given = None, append: Given = None) -> Any:
     axis = normalize_axis(dim, x.rank)
+    if n == 0:
+        return x  # alone
     parts = [v for v in (prepend, x, append) if v is not None]
     found = ops.concat(parts, axis=axis) if len(parts) > 1 else x
     for _ in range(n):
