@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,9 @@ def program(page: Path) -> str:
 
 @pytest.mark.parametrize("page", [p for p in PAGES if program(p)], ids=lambda p: str(p.relative_to(ROOT)))
 def test_page(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    for package in ("torch", "keras"):
+        if re.search(rf"^(import|from) {package}\b", program(page), re.MULTILINE) and not find_spec(package):
+            pytest.skip(f"{page.name} needs {package}, which is not installed")
     shutil.copy(ROOT / "examples" / "digits" / "model.onnx", tmp_path)  # the `model.onnx` that pages speak of
     (tmp_path / "page.py").write_text(program(page))
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": WARNINGS}

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.keras_networks import built, images, of_training
 from tests.frontends.keras_models import WARNINGS, keras
 
 import renorm
 
 pytestmark = [*WARNINGS, pytest.mark.slow]
+
+from benchmarks.keras_networks import built, images, of_training  # which imports Keras: after the above has skipped
 
 
 @pytest.mark.parametrize(
