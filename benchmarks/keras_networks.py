@@ -12,9 +12,8 @@ import os
 import tempfile
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -24,29 +23,14 @@ import numpy as np
 
 import renorm
 from benchmarks.machine import commit, now
+from benchmarks.outcome import TOLERANCE, Outcome
 from renorm.core.errors import RenormError
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 import keras
 
-TOLERANCE = 1e-4  # of the largest output
 SIZES = (1, 2)  # of the batch, which is open in the file
-
-
-@dataclass
-class Outcome:
-    """error: the largest difference, of the largest output. norms: kinds of norms, how many each, by fate."""
-
-    network: str
-    error: float = float("nan")
-    said: str = ""
-    seconds: dict[str, float] = field(default_factory=dict[str, float])
-    kernels: int = 0
-    norms: dict[str, int] = field(default_factory=dict[str, int])
-
-    @property
-    def is_right(self) -> bool:
-        return self.error <= TOLERANCE
+OPEN = 224  # pixels, where a network leaves its extents open
 
 
 def names() -> list[str]:
@@ -69,11 +53,8 @@ def built(name: str, **options: Any) -> Any:
 
 def images(model: Any, batch: int, seed: int) -> Any:
     """Return images as the network wants them: from 0 to 255 where it scales them itself."""
-    x = (
-        np.random.default_rng(seed)
-        .uniform(0, 255, (batch, *(d or 224 for d in model.input_shape[1:])))
-        .astype(np.float32)
-    )
+    shape = (batch, *(d or OPEN for d in model.input_shape[1:]))
+    x = np.random.default_rng(seed).uniform(0, 255, shape).astype(np.float32)
     has_own = any(layer.__class__.__name__ == "Rescaling" for layer in model.layers)
     return x if has_own else x / np.float32(127.5) - 1
 
@@ -105,7 +86,7 @@ def of_training(model: Any, batch: int = 2) -> None:
 
 def measured(name: str, size: int | None = None) -> Outcome:
     """Return what became of a network; never raises. size: of the images, instead of the network's own."""
-    found, clock = Outcome(name), time.perf_counter
+    found, clock = Outcome("keras", name), time.perf_counter
     try:
         keras.utils.set_random_seed(0)
         shape = {} if size is None else {"input_shape": (size, size, 3)}
@@ -117,8 +98,7 @@ def measured(name: str, size: int | None = None) -> Outcome:
             t0 = clock()
             m = renorm.compile(path)
             found.seconds = {"compile": round(clock() - t0, 2)}
-        found.kernels = len(m.report.kernels)
-        found.norms = dict(Counter(f"{n.kind} {n.fate}" for n in m.report.norms))
+        found.compiled(m.report)
         found.error = max(_error(model, m, batch) for batch in SIZES)
     except RenormError as error:
         found.said = str(error)

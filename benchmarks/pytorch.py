@@ -15,9 +15,8 @@ import sys
 import time
 import types
 import warnings
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ import torch
 
 import renorm
 from benchmarks.machine import commit, now
-from benchmarks.pytorch_page import TOLERANCE
+from benchmarks.outcome import Outcome
 from renorm.core.errors import RenormError
 
 SIZES = (1, 3)  # of the batch; the program is exported with 2
@@ -69,25 +68,6 @@ NETWORKS: dict[str, tuple[str, ...]] = {
         *("ViT", "DeiT", "Dinov2", "WhisperEncoder", "T5Encoder", "CLIPVision", "Wav2Vec2", "Segformer", "ConvNext"),
     ),
 }
-
-
-@dataclass
-class Outcome:
-    """error: the largest difference, of the largest output; eager: that of PyTorch in float32. norms: kinds of norms,
-    how many each, by fate."""
-
-    package: str
-    network: str
-    error: float = float("nan")
-    eager: float = float("nan")
-    said: str = ""
-    seconds: dict[str, float] = field(default_factory=dict[str, float])
-    nodes: int = 0
-    norms: dict[str, int] = field(default_factory=dict[str, int])
-
-    @property
-    def is_right(self) -> bool:
-        return self.error <= TOLERANCE
 
 
 def without_compiled_operators() -> None:
@@ -168,8 +148,7 @@ def measured(package: str, name: str) -> Outcome:
         t1 = clock()
         m = renorm.compile(program)
         found.seconds = {"export": round(t1 - t0, 2), "compile": round(clock() - t1, 2)}
-        found.nodes = len(m.report.kernels)
-        found.norms = dict(Counter(f"{n.kind} {n.fate}" for n in m.report.norms))
+        found.compiled(m.report)
         errors = [_errors(net, m, [_again(x, size) for x in given]) for size in SIZES]
         found.error, found.eager = (max(column) for column in zip(*errors))
     except RenormError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,12 +23,17 @@ def step(threads: int, replaced: bool) -> Callable[[], None]:
 
         set_background(False)
         replace_norms(model)
+    return sgd(model, model, BATCH, SIZE)
+
+
+def sgd(model: nn.Module, forward: Callable[[torch.Tensor], Any], batch: int, size: int) -> Callable[[], None]:
+    """Return a step on random images. forward: what runs the model. size: of images, in pixels."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    images, labels = torch.randn(BATCH, 3, SIZE, SIZE), torch.randint(0, 1000, (BATCH,))
+    images, labels = torch.randn(batch, 3, size, size), torch.randint(0, 1000, (batch,))
 
     def run() -> None:
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
+        nn.functional.cross_entropy(forward(images), labels).backward()
         optimizer.step()
 
     return run

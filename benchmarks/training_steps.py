@@ -14,9 +14,10 @@ from torch import nn
 
 from benchmarks.machine import commit, machine, now
 from benchmarks.networks.residual import ResNet
-from benchmarks.steps import peak
+from benchmarks.steps import peak, sgd
 from benchmarks.training import GAP, Measures, processes, serve, spread
 from renorm.driver.worker import timed
+from renorm.torch import replace_norms, set_background
 
 KINDS = ("renorm", "eager", "layers", "inductor")
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
@@ -33,21 +34,11 @@ def step(kind: str, network: str, batch: int, threads: int) -> Callable[[], None
     model = NETWORKS[network]().train()
     run: Any = model
     if kind == "layers":
-        from renorm.torch import replace_norms, set_background
-
         set_background(False)
         replace_norms(model)
     elif kind != "eager":
         run = torch.compile(model, backend=kind)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
-    images, labels = torch.randn(batch, 3, SIZE, SIZE), torch.randint(0, 1000, (batch,))
-
-    def once() -> None:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(run(images), labels).backward()
-        optimizer.step()
-
-    return once
+    return sgd(model, run, batch, SIZE)
 
 
 def _measures(case: str, threads: int) -> Measures:

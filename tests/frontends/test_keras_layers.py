@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.frontends.keras_models import WARNINGS, agrees, keras, trained
 
+import renorm
 from renorm.frontends.keras.layers import TABLE
 
 pytestmark = WARNINGS
@@ -305,3 +307,16 @@ def test_layers_that_the_page_names_are_read() -> None:
     table = text[text.index("| family | layers |") :].split("\n\n")[0]
     for name in re.findall(r"`(\w+)`", table.replace("`keras.activations`", "")):
         assert any(kind.startswith(name) for kind in TABLE) or name in ("2D", *UNREAD), name
+
+
+@pytest.mark.parametrize("kind", [L.Attention, L.AdditiveAttention])
+def test_attention_in_float16(kind: Any) -> None:
+    """Where no key counts, all values do alike: what is taken from scores must be a number."""
+    ids = keras.Input((5,), dtype="int32")
+    rows = L.Embedding(9, 4, mask_zero=True, dtype="float16")(ids)
+    model = trained(keras.Model(ids, kind(dtype="float16")([rows, rows])))
+    m = renorm.compile(model)
+    given = np.array([[0, 3, 0, 7, 8], [0, 0, 0, 0, 0]], np.int32)
+    wanted = keras.ops.convert_to_numpy(model(given, training=False))
+    assert np.isfinite(wanted).all()
+    np.testing.assert_allclose(m.run(given)[0], wanted, rtol=0, atol=4e-3 * float(np.abs(wanted).max()))

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from tests.frontends.keras_models import WARNINGS, agrees, data, keras, trained, wanted
 
 import renorm
+from renorm.cli import main
 
 pytestmark = WARNINGS
 L, K = keras.layers, keras.ops
@@ -220,9 +222,6 @@ def test_files_of_keras_2(tmp_path: Path) -> None:
 
 
 def test_options_of_the_command_line(tmp_path: Path) -> None:
-    from click.testing import CliRunner
-
-    from renorm.cli import main
 
     model = trained(sequential())
     model.save(tmp_path / "m.keras")

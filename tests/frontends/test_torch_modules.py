@@ -3,7 +3,6 @@ PyTorch. What is not read, and why, is in torch_modules.txt: a line too many fai
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,14 +14,13 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("expecttest", reason="expecttest is not installed, which PyTorch's samples import")
 import torch
-from tests.frontends.torch_samples import Program, difference, outcome
+from tests.frontends.torch_samples import Program, difference, outcome, reasons
 
 with warnings.catch_warnings(), patch.object(torch.backends, "disable_global_flags"):
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_modules import module_db
 
-EXPECTED = Path(__file__).parent / "torch_modules.txt"
-NOT_READ = {name: why for line in EXPECTED.read_text().splitlines() for name, _, why in [line.partition(": ")]}
+NOT_READ = reasons(Path(__file__).parent / "torch_modules.txt")
 BROKEN = ("nn.FractionalMaxPool2d", "nn.FractionalMaxPool3d")  # samples that PyTorch 2.13 itself refuses
 MODULES = {info.name.removeprefix("nn."): info for info in module_db if info.name not in BROKEN}
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -44,14 +42,9 @@ def samples(name: str, training: bool) -> Iterator[tuple[torch.nn.Module, tuple[
 
 def refusals(name: str) -> list[str]:
     """Return why samples of a module are not read, or what differs; nothing for those that are."""
-    programs = (Program(module, args, kwargs) for module, args, kwargs in samples(name, training=False))
+    programs = [Program(module, args, kwargs) for module, args, kwargs in samples(name, training=False)]
+    assert programs, "there is no sample"
     return [said for p in programs if (said := outcome(p))]
-
-
-def reason(said: list[str]) -> str:
-    """Return the first reason without where it is: a line of torch_modules.txt."""
-    text = next((s for s in said if "differ" not in s), said[0]).splitlines()[0]
-    return re.sub(r"node '[^']*'( \([^)]*\))?: |program: |\(.*?: \w+\[[^]]*\].*?\)", "", text)[:140].strip()
 
 
 def test_every_line_is_of_a_module_and_has_a_reason() -> None:

@@ -3,7 +3,6 @@ why, is in torch_operators.txt: a line that is too many fails as one that is mis
 
 from __future__ import annotations
 
-import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,13 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("expecttest", reason="expecttest is not installed, which PyTorch's samples import")
 import torch
-from tests.frontends.torch_samples import outcome, programs
+from tests.frontends.torch_samples import outcome, programs, reasons
 
 # importing it forbids the whole process to set flags of PyTorch's back ends, as torch.onnx.export does
 with warnings.catch_warnings(), patch.object(torch.backends, "disable_global_flags"):
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_methods_invocations import op_db
 
-EXPECTED = Path(__file__).parent / "torch_operators.txt"
 DTYPES = (torch.float32, torch.int64, torch.bool)
 
 
@@ -30,7 +28,7 @@ def called(info: Any, dtype: torch.dtype) -> str:
     return f"{info.name}{variant} {str(dtype).removeprefix('torch.')}"
 
 
-NOT_READ = {name: why for line in EXPECTED.read_text().splitlines() for name, _, why in [line.partition(": ")]}
+NOT_READ = reasons(Path(__file__).parent / "torch_operators.txt")
 OPERATORS = {called(info, d): (info, d) for info in op_db for d in DTYPES if d in info.dtypes}
 
 
@@ -38,12 +36,6 @@ def refusals(name: str) -> list[str]:
     """Return why samples of an operator are not read, or what differs; nothing for those that are."""
     torch.manual_seed(0)
     return [said for p in programs(*OPERATORS[name]) if (said := outcome(p))]
-
-
-def reason(said: list[str]) -> str:
-    """Return the first reason without where it is: a line of torch_operators.txt."""
-    text = next((s for s in said if "differ" not in s), said[0]).splitlines()[0]
-    return re.sub(r"node '[^']*'( \([^)]*\))?: |program: |\(.*?: \w+\[[^]]*\].*?\)", "", text)[:140].strip()
 
 
 def test_every_line_is_of_an_operator_and_has_a_reason() -> None:

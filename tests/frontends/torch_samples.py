@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,11 @@ def programs(info: Any, dtype: torch.dtype) -> Iterator[Program]:
         samples = list(info.sample_inputs("cpu", dtype, requires_grad=False))
     for sample in samples[:: -(-len(samples) // MOST) or 1]:
         yield Program(info.op, (sample.input, *sample.args), dict(sample.kwargs))
+
+
+def reasons(path: Path) -> dict[str, str]:
+    """Return why samples are not read, by name: lines of a file of expectations."""
+    return {name: why for line in path.read_text().splitlines() for name, _, why in [line.partition(": ")]}
 
 
 def outcome(program: Program, tolerance: float = 1e-4) -> str:

@@ -94,11 +94,3 @@ def are_there(threads: int) -> bool:
     )
     deque(steps, maxlen=0)  # natively: no interrupt comes between the start of a thread and its end
     return len(results) == threads
-
-
-def give_back() -> None:
-    """Give memory that was freed back to the system, where the C library has a call for it: after compiling that is
-    some hundred megabytes, in pieces between what is in use."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

@@ -6,10 +6,11 @@ from typing import Any
 
 import keras
 
-from renorm.core.dims import linear, substitute
+from renorm.core.dims import substitute
 from renorm.core.errors import InvalidInput
 from renorm.keras.backend import require_torch
 from renorm.runtime.module import Module
+from renorm.torch.compiled import extents_told
 
 
 class CompiledLayer(keras.layers.Layer):
@@ -31,12 +32,7 @@ class CompiledLayer(keras.layers.Layer):
         given = _flat(inputs)
         if len(given) != len(self._module.inputs):
             raise InvalidInput(f"{self.name}: {len(given)} inputs are given, the module has {len(self._module.inputs)}")
-        extents = dict[str, int]()
-        for spec, x in zip(self._module.inputs, given):
-            for wanted, there in zip(spec.shape, x.shape):
-                if not isinstance(wanted, int) and there is not None and (known := linear(wanted)) is not None:
-                    symbol, times, more = known
-                    extents[symbol] = (there - more) // times
+        extents = extents_told(self._module, [x.shape for x in given])
         made = [
             keras.KerasTensor([_known(substitute(n, extents)) for n in spec.shape], dtype=spec.dtype)
             for spec in self._module.outputs

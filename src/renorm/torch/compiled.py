@@ -44,6 +44,17 @@ def as_module(module: Module) -> CompiledLayer:
     return CompiledLayer(module)
 
 
+def extents_told(module: Module, shapes: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """Return a module's open extents as shapes of its inputs tell them, whose extents may be None: not known."""
+    found = dict[str, Any]()
+    for spec, shape in zip(module.inputs, shapes):
+        for wanted, there in zip(spec.shape, shape):
+            if not isinstance(wanted, int) and there is not None and (known := linear(wanted)) is not None:
+                symbol, times, more = known
+                found.setdefault(symbol, (there - more) // times)
+    return found
+
+
 def _held(number: int) -> Module:
     if number not in _MODULES:
         raise InvalidInput(
@@ -62,12 +73,8 @@ def run(inputs: Sequence[Tensor], number: int) -> list[Tensor]:
 
 @run.register_fake
 def _(inputs: Sequence[Tensor], number: int) -> list[Tensor]:
-    module, extents = _held(number), dict[str, Any]()
-    for spec, x in zip(module.inputs, inputs):
-        for wanted, there in zip(spec.shape, x.shape):
-            if not isinstance(wanted, int) and (known := linear(wanted)) is not None:
-                symbol, times, more = known
-                extents.setdefault(symbol, (there - more) // times)
+    module = _held(number)
+    extents = extents_told(module, [x.shape for x in inputs])
     made = list[Tensor]()
     for spec in module.outputs:
         shape: list[Any] = [substitute(n, extents, _APPLIED) for n in spec.shape]

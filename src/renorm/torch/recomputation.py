@@ -1,7 +1,7 @@
-"""What a backward pass reads of norms: their input and statistics, which their own gradient reads anyway.
+"""Keep inputs and statistics of norms for the backward pass, which their own gradients read, and not their results.
 
-What reads a norm's result element by element computes it on the way: fewer bytes are kept, and no more are moved;
-a product would have it written once more, and reads the one that is kept.
+A call that reads a norm's result element by element reads the input in its place, and computes the result on the way:
+as many bytes are moved, and fewer kept. A product would have the result written once more, and reads one that is kept.
 
     y = norm(x), z = silu(y); in the backward pass silu'(y) -> silu'((x - mean) * invstd * scale + bias)
 """
@@ -19,6 +19,7 @@ from torch.fx.node import map_arg
 
 from renorm.frontends.torch.reader import overload
 
+RECOMPUTED = "renorm_recomputed"  # in what is known of a call that PyTorch would not make
 _ATEN = torch.ops.aten
 _NORM = re.compile("(batch|instance|group|layer|rms)_norm")
 _BATCH = ("_native_batch_norm_legit_functional", "_native_batch_norm_legit.no_stats")
@@ -95,7 +96,7 @@ class _Calls:
             made = self._graph.call_function(target, args, kwargs)
         given = map_arg((args, kwargs), lambda n: n.meta["val"])
         made.meta = {k: v for k, v in self._like.meta.items() if k in ("nn_module_stack", "stack_trace", "seq_nr")}
-        made.meta["val"] = target(*given[0], **given[1])
+        made.meta |= {"val": target(*given[0], **given[1]), RECOMPUTED: True}
         return made
 
 
@@ -112,9 +113,6 @@ def _again(graph: fx.Graph, norm: fx.Node, y: fx.Node, before: fx.Node) -> fx.No
     elif name == "native_layer_norm":
         _, shape, scale, bias, _ = norm.args
         mean, invstd, around = _result(graph, norm, 1), _result(graph, norm, 2), shape
-    elif name == "_fused_rms_norm":
-        _, shape, scale, _ = norm.args
-        mean, invstd, bias, around = None, _result(graph, norm, 1), None, shape
     elif name == "native_group_norm":
         given: Any = norm.args
         _, scale, bias, batch, channels, _, groups, _ = given
@@ -124,8 +122,7 @@ def _again(graph: fx.Graph, norm: fx.Node, y: fx.Node, before: fx.Node) -> fx.No
         return None
     wide = torch.float64 if held.dtype is torch.float64 else torch.float32
     made = x if held.dtype is wide else call(_ATEN._to_copy.default, x, dtype=wide)
-    made = made if mean is None else call(_ATEN.sub.Tensor, made, mean)
-    made = call(_ATEN.mul.Tensor, made, invstd)
+    made = call(_ATEN.mul.Tensor, call(_ATEN.sub.Tensor, made, mean), invstd)
     for target, parameter in ((_ATEN.mul.Tensor, scale), (_ATEN.add.Tensor, bias)):
         if parameter is not None:
             made = call(target, made, call(_ATEN.view.default, parameter, around))

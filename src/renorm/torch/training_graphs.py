@@ -2,13 +2,11 @@
 
     joint graph ─partition─▶ forward, backward ─cut─▶ parts around norms: norm, activation, residual, casts
 
-Of a norm only its input and its statistics are kept for the backward pass: what an activation's gradient wants of the
-norm's result is computed from them again, in the kernel that reads the input anyway.
+Of a norm only its input and its statistics are kept for the backward pass (`recomputation.py`).
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,6 +39,7 @@ def _size(node: fx.Node) -> int:
 
 
 def _is_wanted(node: fx.Node) -> bool:
+    """Return whether a call may be in a part: a norm, or what computes or moves elements of a large tensor."""
     if is_norm(node):
         return True
     is_around = is_pointwise(node) or overload(node).partition(".")[0] in (*_MOVES, "native_dropout_backward")
@@ -58,29 +57,10 @@ def cut(calls: fx.GraphModule, options: Mapping[str, Any]) -> fx.GraphModule:
     placeholders = sum(n.op == "placeholder" for n in calls.graph.nodes)
     norms = sum(map(is_norm, calls_of(calls)))
     made, cut_out = parts.cut(calls, [None] * placeholders, options, _is_wanted, _is_worth)
-    if LOG.isEnabledFor(logging.INFO):
-        _tell(norms, cut_out)
-    return made
-
-
-def _tell(norms: int, cut_out: Sequence[Sequence[fx.Node]]) -> None:
-    """norms: how many there are, within parts and outside."""
-    inside = sum(is_norm(n) for part in cut_out for n in part)
-    saved = sum(_moved(part) for part in cut_out)
+    inside = [n for part in cut_out for n in part.calls]
     LOG.info(
         "%d of %d norms, with %d other calls, in %d parts; %.1f MB less are moved",
-        *(inside, norms, sum(map(len, cut_out)) - inside, len(cut_out), saved / 1e6),
+        *(sum(map(is_norm, inside)), norms, sum(not is_norm(n) for n in inside), len(cut_out)),
+        sum(part.fewer_bytes for part in cut_out) / 1e6,
     )
-
-
-def _moved(part: Sequence[fx.Node]) -> int:
-    """Return how many bytes fewer go through memory where calls are one: what one writes and another reads."""
-    inside = set(part)
-    fewer = 0
-    for node in part:
-        readers = [u for u in node.users if u in inside and overload(u) != "getitem"]
-        written = all(u in inside for u in node.users)
-        of = next((x for x in results_of(node) if isinstance(x, Tensor)), None)
-        if of is not None and overload(node) != "getitem":
-            fewer += (len(readers) + written) * _size(node) * of.element_size()
-    return fewer
+    return made

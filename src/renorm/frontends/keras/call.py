@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from renorm import ops
 from renorm.core import dtypes
-from renorm.core.dims import Dim, Shape
+from renorm.core.dims import Dim
 from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.core.shapes import normalize_axis
+from renorm.frontends.building import Building
 from renorm.frontends.keras.config import Described
 from renorm.frontends.keras.weights import Array, Weights
 from renorm.frontends.orders import First, Ordered, aligned
-from renorm.graph.ir import Graph, Value
-from renorm.ops.shared.reshaping import extents_of, reshaped_to
+from renorm.graph.ir import Value
 
 
 class Tensor(Ordered):
@@ -31,11 +30,10 @@ Inner = Callable[[Described, Weights, Sequence[Any], Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True)
-class Call:
+class Call(Building):
     """layer: what is called. weights: its own. name: its path. inner: calls a layer that is part of this one.
     constants: those of the graph that are weights, by where their elements lie."""
 
-    graph: Graph
     layer: Described
     weights: Weights
     name: str
@@ -137,34 +135,8 @@ class Call:
     def scalar(self, number: float, dtype: str) -> Value:
         return self.graph.constant(np.asarray(number, dtypes.numpy_dtype(dtype)), f"{self.name}.number")
 
-    def cast(self, x: Value, dtype: str) -> Value:
-        return x if x.dtype == dtype else ops.cast(x, to=dtype)
-
-    def integers(self, elements: Sequence[Dim]) -> Value:
-        return extents_of(self.graph, tuple(elements))
-
-    def reshaped(self, x: Value, shape: Shape) -> Value:
-        return x if x.shape == tuple(shape) else reshaped_to(x, tuple(shape))
-
-    def expanded(self, x: Value, shape: Shape) -> Value:
-        return x if x.shape == tuple(shape) else ops.expand(x, self.integers(shape))
-
     def zeros(self, shape: Sequence[Dim], dtype: str) -> Value:
         return self.expanded(self.scalar(0, dtype), tuple(shape))
-
-    def sliced(self, x: Value, axis: int, start: Dim, end: Dim, step: int = 1) -> Value:
-        """Return x[start:end:step] along an axis."""
-        bounds = self.integers([start]), self.integers([end])
-        if step == 1:
-            return ops.slice(x, *bounds, np.array([axis]))
-        return ops.slice(x, *bounds, np.array([axis]), np.array([step]))
-
-    def positions(self, n: Dim) -> Value:
-        """Return 0, 1, ..., n - 1."""
-        if isinstance(n, int):
-            return self.graph.constant(np.arange(n), f"{self.name}.positions")
-        return ops.range(np.asarray(0), self.integers([n]).graph.open_constant(np.array(n, object), "extent", "int64"),
-                         np.asarray(1))  # fmt: skip
 
     def held(self, x: Any) -> Tensor:
         """Return an argument as a tensor: an array, or a number, is a constant."""

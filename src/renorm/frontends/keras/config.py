@@ -1,4 +1,4 @@
-"""What Keras writes of objects: JSON in which each is {"class_name", "config", "module", ...}, read as data.
+"""Read what Keras writes of objects, as data: JSON in which each is {"class_name", "config", "module", ...}.
 
 Nothing that a config names is imported, and nothing in it is run.
 """

@@ -49,7 +49,8 @@ def read(source: Any, *, is_mapped: bool = False, limits: Limits = DEFAULT) -> G
 
 @dataclass(frozen=True)
 class LayerCall:
-    """What a user's function is told of a layer. weights: its variables, in their order."""
+    """Tell a user's function of a layer. name: its path. config: what Keras wrote of it. weights: its variables, arrays
+    in their order."""
 
     name: str
     config: Config

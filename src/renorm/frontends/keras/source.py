@@ -1,4 +1,4 @@
-"""Where a model comes from: a .keras file, an HDF5 file of a whole model, a keras.Model in memory."""
+"""Open a model: a .keras file, an HDF5 file of a whole model, a keras.Model in memory."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def loaded(source: Any, limits: Limits) -> Generator[Source]:
 def _archive(file: BinaryIO, label: str) -> Generator[zipfile.ZipFile]:
     try:
         members = zipfile.ZipFile(file)
-    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:  # the last of a newer version of ZIP
         raise InvalidModel(f"{label}: neither a .keras archive nor an HDF5 file: {error}") from error
     with members:
         yield members
@@ -119,7 +119,7 @@ def _in_memory(model: Any) -> Described:
     label = str(getattr(model, "name", type(model).__name__))
     try:
         return described(keras.saving.serialize_keras_object(model), label)
-    except (NotImplementedError, TypeError, ValueError) as error:  # a class of the user's own
+    except (NotImplementedError, TypeError, ValueError) as error:  # the user's own class may have no get_config
         raise UnsupportedOp(f"{label}: Keras cannot describe it: {error}", do=WITHOUT_GRAPH) from error
 
 

@@ -47,7 +47,7 @@ def ordered(names: Sequence[str], found: Sequence[T], what: str) -> dict[str, T]
 
 
 class Checked:
-    """What datasets of a file may ask for. Nothing is read that lies in another file."""
+    """Read datasets of a file within what limits allow. Nothing is read that lies in another file."""
 
     def __init__(self, label: str, limits: Limits):
         self.label, self.limits = label, limits

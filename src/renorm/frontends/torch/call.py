@@ -14,9 +14,9 @@ from renorm.core import dtypes
 from renorm.core.dims import Dim, Shape, Sym, is_static, static
 from renorm.core.errors import UnsupportedOp
 from renorm.core.shapes import normalize_axis
+from renorm.frontends.building import Building
 from renorm.frontends.torch.extents import Extents
-from renorm.graph.ir import Graph, Value
-from renorm.ops.shared.reshaping import extents_of, reshaped_to
+from renorm.graph.ir import Value
 
 Number = bool | int | float | Sym
 Operand = Value | Number
@@ -32,11 +32,10 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 @dataclass(frozen=True)
-class Call:
+class Call(Building):
     """results: what PyTorch says of the results: fake tensors, None for one that is none. read: which of several are
     read."""
 
-    graph: Graph
     extents: Extents
     results: Sequence[Any]
     read: frozenset[int] = frozenset()
@@ -65,13 +64,6 @@ class Call:
         """Return an operand with elements of that dtype."""
         return self.cast(x, dtype) if isinstance(x, Value) else self.number(x, dtype)
 
-    def cast(self, x: Value, dtype: str) -> Value:
-        if x.dtype == dtype:
-            return x
-        if x.data is not None and x.rank == 0:
-            return self.graph.constant(x.data.astype(dtypes.numpy_dtype(dtype)), "number")
-        return ops.cast(x, to=dtype)
-
     def promoted(self, *operands: Operand) -> list[Value]:
         """Return operands in the dtype that PyTorch computes with for them."""
         held = [_like(x) for x in operands]
@@ -79,19 +71,9 @@ class Call:
         dtype = dtype_name(_common(held) if len(held) > 1 else dtype)
         return [self.operand(x, dtype) for x in operands]
 
-    def integers(self, elements: Sequence[Dim]) -> Value:
-        """Return whole numbers, of which some may be open extents, as what an op is told."""
-        return extents_of(self.graph, tuple(elements))
-
     def batched(self, x: Value, n: int) -> Value:
         """Return an image of n axes without a batch as a batch of one."""
         return x if x.rank == n + 2 else self.reshaped(x, (1, *x.shape))
-
-    def reshaped(self, x: Value, shape: Shape) -> Value:
-        return x if x.shape == shape else reshaped_to(x, shape)
-
-    def expanded(self, x: Value, shape: Shape) -> Value:
-        return x if x.shape == shape else ops.expand(x, self.integers(shape))
 
     def spread(self, values: Sequence[Value]) -> list[Value]:
         """Return values in the shape that they broadcast to."""
@@ -113,20 +95,6 @@ class Call:
         if not isinstance(channels, int):
             raise UnsupportedOp(f"the number of channels, {channels}, is open")
         return self.graph.constant(np.full(channels, number, dtypes.numpy_dtype(dtype)), "norm")
-
-    def sliced(self, x: Value, axis: int, start: Dim, end: Dim, step: int = 1) -> Value:
-        """Return x[start:end:step] along an axis."""
-        bounds = self.integers([start]), self.integers([end])
-        if step == 1:
-            return ops.slice(x, *bounds, np.array([axis]))
-        return ops.slice(x, *bounds, np.array([axis]), np.array([step]))
-
-    def positions(self, n: Dim, dtype: str = "int64") -> Value:
-        """Return 0, 1, ..., n - 1."""
-        if isinstance(n, int):
-            return self.graph.constant(np.arange(n).astype(dtypes.numpy_dtype(dtype)), "positions")
-        zero, one = self.number(0, "int64"), self.number(1, "int64")
-        return self.cast(ops.range(zero, self.number(n, "int64"), one), dtype)
 
 
 def of_each(n: int, given: Any) -> list[int]:

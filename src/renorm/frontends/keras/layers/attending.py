@@ -20,7 +20,10 @@ from renorm.frontends.keras.layers.table import reads
 from renorm.frontends.keras.weights import Weights
 from renorm.graph.ir import Value
 
-_BIG = 1e9  # what Keras takes from scores of keys that are masked; 65504 in float16
+
+def _big(dtype: str) -> float:
+    """Return what Keras takes from scores of keys that are masked."""
+    return 65504.0 if dtype == "float16" else 1e9
 
 
 def _both(a: Value | None, b: Value | None) -> Value | None:
@@ -161,7 +164,7 @@ def _attention(
     if is_dot:
         scale = float(c.own("scale")["scale"]) if c.option("use_scale") else 1.0
         more = [] if taken is None else [taken]
-        y = ops.attention(q, k, v, *more, scale=scale, masked=-_BIG)
+        y = ops.attention(q, k, v, *more, scale=scale, masked=-_big(q.dtype))
     else:
         y = ops.matmul(ops.softmax(_scores(c, q, k, taken), axis=-1), v)
     if query.mask is not None:
@@ -189,4 +192,4 @@ def _scores(c: Call, q: Value, k: Value, taken: Value | None) -> Value:
         scores = ops.mul(scores, c.constant(held["concat_score_weight"], "weight"))
     if taken is None:
         return scores
-    return ops.where(taken, scores, ops.sub(scores, c.scalar(_BIG, scores.dtype)))
+    return ops.where(taken, scores, ops.sub(scores, c.scalar(_big(scores.dtype), scores.dtype)))

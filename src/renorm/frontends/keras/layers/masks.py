@@ -1,4 +1,4 @@
-"""Which time steps count: bool[batch, time] beside a tensor."""
+"""Merge masks, and apply them: bool[batch, time] beside a tensor, true where a time step counts."""
 
 from __future__ import annotations
 

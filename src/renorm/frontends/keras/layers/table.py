@@ -53,7 +53,7 @@ def register_keras_layer(name: str, function: Callable[..., Any]) -> None:
     """Have layers read by a function of your own: those of a class, "Class" or "package>Class", or the one of that
     name, a Lambda say. It is called as function(call, *inputs), with values whose axes are Keras', and returns a value,
     or several: `call.config` is the layer's config, `call.weights` are its variables in their order. It comes before
-    renorm's own."""
+    renorm's own. Raises InvalidInput for what is no name, or no function."""
     if not isinstance(name, str) or not name or not callable(function):
         raise InvalidInput(f"register_keras_layer({name!r}, {function!r})", ["expected a name and a function"])
     _REGISTERED[name] = function

@@ -171,15 +171,13 @@ def _batch_norm(
 
 
 def _of_slices(
-    c: Call, dy: Value, x: Value, mean: Value | None, invstd: Value, scale: Given, groups: int, wanted: Sequence[bool]
+    c: Call, dy: Value, x: Value, mean: Value, invstd: Value, scale: Given, groups: int, wanted: Sequence[bool]
 ) -> Any:
-    """Return gradients of x, scale and bias, of x as [N, C] or [N, C, S]. mean: None for a norm that has none."""
-    places = (x.shape[0], groups)
-    root = c.reshaped(c.cast(invstd, "float64"), places)
-    centre = c.filled(0.0, "float64", places) if mean is None else c.reshaped(c.cast(mean, "float64"), places)
+    """Return gradients of x, scale and bias, of x as [N, C] or [N, C, S]."""
+    statistics = (c.reshaped(c.cast(v, "float64"), (x.shape[0], groups)) for v in (mean, invstd))
     own = None if scale is None else c.reshaped(scale, (x.shape[1],))
-    op = GroupNormGradient(num_groups=groups, centered=mean is not None)
-    dx, sums = op(c.reshaped(c.cast(dy, x.dtype), x.shape), x, centre, root, own)
+    like_x = c.reshaped(c.cast(dy, x.dtype), x.shape)
+    dx, sums = GroupNormGradient(num_groups=groups)(like_x, x, *statistics, own)
     added = ops.reduce_sum(sums, axes=(0,), keepdims=False)
     dbias, dscale = (c.sliced(added, 0, i, i + 1) for i in range(2))
     return _as(c, [dx, dscale, dbias], wanted)
@@ -216,10 +214,3 @@ def _layer_norm(
     mask: Sequence[bool],
 ) -> Any:
     return _of_slices(c, dy, rows_of(c, x, normalized), mean, invstd, scale, 1, mask)
-
-
-@reads("_fused_rms_norm_backward")
-def _rms_norm(
-    c: Call, dy: Value, x: Value, normalized: Sequence[Dim], invstd: Value, scale: Given, mask: Sequence[bool]
-) -> Any:
-    return _of_slices(c, dy, rows_of(c, x, normalized), None, invstd, scale, 1, mask)[:2]

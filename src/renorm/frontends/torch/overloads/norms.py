@@ -168,11 +168,7 @@ def _rms_norm(c: Call, x: Value, normalized: Sequence[Dim], scale: Given = None,
 
 @reads("_fused_rms_norm")
 def _fused_rms_norm(c: Call, x: Value, normalized: Sequence[Dim], scale: Given, eps: float | None) -> Any:
-    if 1 not in c.read:
-        return [_rms_norm(c, x, normalized, scale, eps), None]
-    small = torch.finfo(getattr(torch, x.dtype)).eps if eps is None else eps
-    y, _, invstd = _of_slices(c, rows_of(c, x, normalized), scale, None, 1, small, is_centered=False)
-    return [y, invstd]
+    return [_rms_norm(c, x, normalized, scale, eps), None]
 
 
 # --- with the statistics that their backward passes read --------------------------------------------------------------
@@ -184,16 +180,11 @@ def rows_of(c: Call, x: Value, normalized: Sequence[Dim]) -> Value:
     return c.reshaped(x, (prod(x.shape[:axes]), prod(x.shape[axes:])))
 
 
-def _of_slices(
-    c: Call, x: Value, scale: Given, bias: Given, groups: int, eps: float, is_centered: bool = True
-) -> list[Any]:
+def _of_slices(c: Call, x: Value, scale: Given, bias: Given, groups: int, eps: float) -> list[Value]:
     """Return y, mean and invstd of a norm over slices of x [N, C] or [N, C, S], as PyTorch says that they are."""
-    op = GroupNormTraining(num_groups=groups, centered=is_centered, epsilon=eps)
     own = [None if p is None else c.reshaped(p, (x.shape[1],)) for p in (scale, bias)]
-    y, mean, invstd = op(x, *own)
-    made = [(0, y), (len(c.results) - 1, invstd), *([(1, mean)] if is_centered else [])]
-    found = {i: c.reshaped(c.cast(v, c.type(i)[0]), c.type(i)[1]) for i, v in made}
-    return [found[0], found.get(1, mean), found[len(c.results) - 1]]
+    made = GroupNormTraining(num_groups=groups, epsilon=eps)(x, *own)
+    return [c.reshaped(c.cast(v, c.type(i)[0]), c.type(i)[1]) for i, v in enumerate(made)]
 
 
 # --- of weights, vectors ----------------------------------------------------------------------------------------------

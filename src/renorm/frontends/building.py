@@ -1,0 +1,52 @@
+"""What readers of libraries' programs build graphs with: nodes that make a value of another dtype, shape or place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from renorm import ops
+from renorm.core import dtypes
+from renorm.core.dims import Dim, Shape
+from renorm.graph.ir import Graph, Value
+from renorm.ops.shared.reshaping import extents_of, reshaped_to
+
+
+@dataclass(frozen=True)
+class Building:
+    """Base of the calls that readers are given. graph: where nodes go."""
+
+    graph: Graph
+
+    def cast(self, x: Value, dtype: str) -> Value:
+        if x.dtype == dtype:
+            return x
+        if x.data is not None and x.rank == 0:
+            return self.graph.constant(x.data.astype(dtypes.numpy_dtype(dtype)), "number")
+        return ops.cast(x, to=dtype)
+
+    def integers(self, elements: Sequence[Dim]) -> Value:
+        """Return whole numbers, of which some may be open extents, as what an op is told."""
+        return extents_of(self.graph, tuple(elements))
+
+    def reshaped(self, x: Value, shape: Shape) -> Value:
+        return x if x.shape == tuple(shape) else reshaped_to(x, tuple(shape))
+
+    def expanded(self, x: Value, shape: Shape) -> Value:
+        return x if x.shape == tuple(shape) else ops.expand(x, self.integers(shape))
+
+    def sliced(self, x: Value, axis: int, start: Dim, end: Dim, step: int = 1) -> Value:
+        """Return x[start:end:step] along an axis."""
+        bounds = self.integers([start]), self.integers([end])
+        if step == 1:
+            return ops.slice(x, *bounds, np.array([axis]))
+        return ops.slice(x, *bounds, np.array([axis]), np.array([step]))
+
+    def positions(self, n: Dim, dtype: str = "int64") -> Value:
+        """Return 0, 1, ..., n - 1."""
+        if isinstance(n, int):
+            return self.graph.constant(np.arange(n).astype(dtypes.numpy_dtype(dtype)), "positions")
+        count = self.graph.open_constant(np.array(n, object), "extent", "int64")
+        return self.cast(ops.range(np.asarray(0), count, np.asarray(1)), dtype)
