@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ from renorm.frontends.problems import Problem
 from renorm.frontends.torch.extents import Extents
 from renorm.frontends.torch.reader import Reader, array_of
 from renorm.graph.ir import Graph
+
+R = TypeVar("R", bound=Reader)
 
 
 def exported(
@@ -52,14 +54,32 @@ def read(source: Any, *, is_mapped: bool = True, limits: Limits = DEFAULT) -> Gr
     express, with its module and source line; LimitExceeded."""
     if isinstance(source, (str, os.PathLike)) and os.path.exists(source):
         limits.check(_called(source), [("file_bytes", os.path.getsize(source), "")])
-    program = _loaded(source)
+    program = functional(source)
     signature, calls = program.graph_signature, program.graph
     limits.check(_called(source), [("nodes", len(calls.nodes), "")])
+    reader, results, held = entered(program, Reader(_called(source), calls, Extents(program.range_constraints)))
+    for spec in signature.output_specs:
+        if spec.kind.name not in ("USER_OUTPUT", "BUFFER_MUTATION"):
+            error = UnsupportedOp(f"the program writes to {spec.target!r} ({spec.kind.name.lower()})")
+            reader.problems.append(Problem(error))
+    graph = reader.read(results)
+    if held:
+        graph.metadata[BUFFERS] = {target: array_of(tensor) for target, tensor in held.items()}
+    if not is_mapped:
+        for constant in graph.constants.values():
+            constant.data = np.array(constant.data)
+    diagnose(graph)
+    return graph
+
+
+def entered(program: torch.export.ExportedProgram, reader: R) -> tuple[R, list[Any], dict[str, torch.Tensor]]:
+    """Give a reader the inputs and the constants of a program. Return it, the program's results, then what its buffers
+    become, and those buffers by name: the last inputs."""
+    signature = program.graph_signature
     updated = {str(s.target): s.arg.name for s in signature.output_specs if s.kind.name == "BUFFER_MUTATION"}
-    reader = Reader(_called(source), calls, Extents(program.range_constraints))
     targets = {s.arg.name: s.target for s in signature.input_specs if s.target is not None}
     tensors = {t: _tensor(program, t) for t in targets.values()}
-    nodes = {n.name: n for n in calls.nodes if n.op in ("placeholder", "call_function")}
+    nodes = {n.name: n for n in program.graph.nodes if n.op in ("placeholder", "call_function")}
     given = [n for n in nodes.values() if n.op == "placeholder"]
     for node in (n for n in given if n.name not in targets):
         reader.input(node)
@@ -68,29 +88,16 @@ def read(source: Any, *, is_mapped: bool = True, limits: Limits = DEFAULT) -> Gr
         reader.input(node, target)
     for node in (n for n in given if n.name in targets and n not in held.values()):
         reader.constant(node, targets[node.name], tensors[targets[node.name]])
-    (out,) = (n.args[0] for n in calls.nodes if n.op == "output")
-    results = list[Any]()
-    for spec, result in zip(signature.output_specs, out):
-        if spec.kind.name == "USER_OUTPUT":
-            results.append(result)
-        elif spec.kind.name != "BUFFER_MUTATION":
-            error = UnsupportedOp(f"the program writes to {spec.target!r} ({spec.kind.name.lower()})")
-            reader.problems.append(Problem(error))
-    graph = reader.read([*results, *(nodes[updated[target]] for target in held)])
-    if held:
-        graph.metadata[BUFFERS] = {target: array_of(tensors[target]) for target in held}
-    if not is_mapped:
-        for constant in graph.constants.values():
-            constant.data = np.array(constant.data)
-    diagnose(graph)
-    return graph
+    (out,) = (n.args[0] for n in program.graph.nodes if n.op == "output")
+    results = [r for s, r in zip(signature.output_specs, out) if s.kind.name == "USER_OUTPUT"]
+    return reader, [*results, *(nodes[updated[target]] for target in held)], {t: tensors[t] for t in held}
 
 
 def _called(source: Any) -> str:
     return os.path.basename(source) if isinstance(source, (str, os.PathLike)) else "program"
 
 
-def _loaded(source: Any) -> torch.export.ExportedProgram:
+def functional(source: Any) -> torch.export.ExportedProgram:
     """Return the program of a source, functional: nothing in it writes to a tensor in place."""
     program = source
     if isinstance(source, (str, os.PathLike)):
