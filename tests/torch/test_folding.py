@@ -232,6 +232,18 @@ def test_convolutions_whose_results_are_joined() -> None:
     assert set(folds(drawn(Joined()), torch.randn(IMAGE), gone=1).norms[0].into) == {"a", "b"}
 
 
+def test_what_lets_scales_through_and_no_shifts() -> None:
+    model: Any = drawn(nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU(), nn.BatchNorm2d(4), nn.ReLU()), scale_zero=False)
+    with torch.no_grad():
+        model[2].weight.abs_()
+    assert "its shift would stay behind" in reasons(model, torch.randn(IMAGE))["2"]
+    folds(model, torch.randn(IMAGE), gone=0)
+    model[2].running_mean.zero_()
+    with torch.no_grad():
+        model[2].bias.zero_()
+    folds(model, torch.randn(IMAGE), gone=1)
+
+
 # --- reasons ----------------------------------------------------------------------------------------------------------
 
 

@@ -228,6 +228,8 @@ class _Planner:
         padded = [m.name for m in made_of if m.op.name == "conv_transpose" or any(m.op.values.get("pads", ()))]
         if n.op.name == "add" and padded:
             return f"its shift is not the same at the border of {padded[0]!r}, so that no bias is it"
+        if n.op.name == "add":
+            return f"its shift would stay behind {made_of[-1].name!r} as an addition, which the model has no layer for"
         return f"folded, {n.name!r} would be {n.op.name} of other operands, which no layer computes"
 
     def _parameter(self, root: str) -> tuple[str, str]:
