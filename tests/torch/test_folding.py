@@ -167,6 +167,13 @@ def test_zeros_at_a_border_are_not_normalized(product: nn.Module) -> None:
     folds(model, torch.randn(IMAGE), gone=0)
 
 
+def test_a_border_keeps_no_norm_behind_it() -> None:
+    tail = nn.Conv2d(4, 2, 3, padding=1, bias=False), nn.BatchNorm2d(2), nn.Conv2d(2, 2, 3, bias=False)
+    report = folds(drawn(nn.Sequential(nn.BatchNorm2d(4), *tail)), torch.randn(IMAGE), gone=1)
+    assert "border of '1'" in report.norms[0].reason
+    assert report.norms[1].into == ("1",)
+
+
 def test_a_norm_that_only_scales_folds_in_front_of_padding() -> None:
     model = drawn(nn.Sequential(nn.BatchNorm2d(4), nn.Conv2d(4, 3, 3, padding=1)), scale_zero=False)
     norm: Any = model[0]  # type: ignore[index]

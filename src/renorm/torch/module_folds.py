@@ -162,6 +162,7 @@ class _Planner:
         """Return for each parameter the constants that are read in its place, and nodes that must stay, with the reason
         each, which stands there for all that went into a place."""
         after, changed, wrong = {n.name: n for n in graph.nodes}, dict[str, dict[Site, Value]](), dict[str, str]()
+        behind = ""  # of a node that differs because another one does: that is at fault
         gone = {n.name for n in self.source.nodes if n.name not in after}
         for name in gone:
             if not self.nodes[name].op.is_normalization and not self._is_absent(name):
@@ -169,7 +170,8 @@ class _Planner:
         for n in graph.nodes:
             was = self.nodes.get(n.name)
             if was is None or not is_same(n, was, gone):
-                wrong |= self._blamed(n, self._no_such_call(n))
+                behind = self._no_such_call(n)
+                wrong |= self._blamed(n, behind)
                 continue
             for i, (v, before) in enumerate(zip(n.inputs, was.inputs)):
                 if v is None or before is None or not v.is_constant or v.name == before.name:
@@ -182,7 +184,8 @@ class _Planner:
         for y, before in zip(graph.outputs, self.source.outputs):
             maker = y.producer
             if maker is not None and place(y) != place(standing(before, gone)):
-                wrong |= self._blamed(maker, self._no_such_call(maker))
+                behind = self._no_such_call(maker)
+                wrong |= self._blamed(maker, behind)
         for root, sites in changed.items():
             if reason := self._why_parameter_stays(root, sites):
                 for name, _ in sites:
@@ -195,6 +198,8 @@ class _Planner:
             if stays:
                 reason = f"it is called several times, and does not fold at {stays[0].name!r}"
                 wrong |= {n.name: reason for n in self.norms if self.paths[n.name] == path and n.name in gone}
+        if behind and not wrong:
+            wrong = {n.name: behind for n in self.norms if n.name in gone}
         return changed, wrong
 
     def _name_sums(self, graph: Graph) -> None:
@@ -215,22 +220,27 @@ class _Planner:
         return self._is_bias(name) and self.roots.get((name, 1), ("", False))[0] in self.capture.biases
 
     def _blamed(self, n: Node, reason: str, all_of_them: bool = False) -> dict[str, str]:
-        """Return the norms that went into a node, those in front of it first, or what else did."""
+        """Return the norms that went into a node, or what else did: of those in front of it the first, since without it
+        those behind may do."""
         norms = [name for name in n.origin if name in self.nodes and self.nodes[name].op.is_normalization]
-        at = self.places.get(n.name, 0)
-        fronts = [name for name in norms if self.places[name] < at and not all_of_them]
+        at = self.places.get(n.name, max((self.places[m.name] for m in self._padded(n)), default=0))
+        fronts = sorted((m for m in norms if self.places[m] < at and not all_of_them), key=self.places.__getitem__)
         others = [name for name in n.origin if name in self.nodes and scaling(self.nodes[name]) is not None]
-        blamed = fronts or norms or others or [m.name for m in self.norms]
+        blamed = fronts[:1] or norms or others
         return {name: reason for name in blamed if name not in self.units}
 
     def _no_such_call(self, n: Node) -> str:
-        made_of = [self.nodes[name] for name in n.origin if name in self.nodes]
-        padded = [m.name for m in made_of if m.op.name == "conv_transpose" or any(m.op.values.get("pads", ()))]
-        if n.op.name == "add" and padded:
-            return f"its shift is not the same at the border of {padded[0]!r}, so that no bias is it"
+        if n.op.name == "add" and (padded := self._padded(n)):
+            return f"its shift is not the same at the border of {padded[0].name!r}, so that no bias is it"
         if n.op.name == "add":
-            return f"its shift would stay behind {made_of[-1].name!r} as an addition, which the model has no layer for"
+            after = [name for name in n.origin if name in self.nodes][-1]
+            return f"its shift would stay behind {after!r} as an addition, which the model has no layer for"
         return f"folded, {n.name!r} would be {n.op.name} of other operands, which no layer computes"
+
+    def _padded(self, n: Node) -> list[Node]:
+        """Return what pads among the products that a node is made of."""
+        made_of = [self.nodes[name] for name in n.origin if name in self.nodes]
+        return [m for m in made_of if m.op.name == "conv_transpose" or any(m.op.values.get("pads", ()))]
 
     def _parameter(self, root: str) -> tuple[str, str]:
         """Return the path of the layer that holds a parameter, and its name there."""
