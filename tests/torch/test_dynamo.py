@@ -14,7 +14,7 @@ from torch import nn
 
 import renorm
 import renorm.torch
-from renorm.torch import parts
+from renorm.torch import compilations
 
 # what PyTorch itself warns of while it captures is not ours
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -64,8 +64,7 @@ def test_a_whole_network_is_one_part(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_dynamic_batch_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = list[Any]()
-    compile = parts.compile
-    monkeypatch.setattr(parts, "compile", lambda graph, **o: calls.append(graph) or compile(graph, **o))
+    monkeypatch.setattr(compilations, "compile", lambda g, **o: calls.append(g) or renorm.compile(g, **o))
     module = net()
     compiled = torch.compile(module, backend="renorm", dynamic=True)
     for size in (2, 3, 7):

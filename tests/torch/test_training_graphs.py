@@ -19,7 +19,9 @@ import torch
 from tests.torch.training_networks import ACTIVATIONS, CHANNELS, RANKS, SIZE, Block, Network, learned
 from torch import Tensor, fx, nn
 
-from renorm.torch import parts
+import renorm
+from renorm.torch import compilations, training_graphs
+from renorm.torch.compilations import Compilation
 from renorm.torch.regions import regions
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 @pytest.fixture(autouse=True)
 def begin_anew() -> None:
     torch.compiler.reset()
+    compilations._EQUAL.clear()
     torch.manual_seed(0)
 
 
@@ -39,8 +42,8 @@ def told(caplog: pytest.LogCaptureFixture) -> str:
 
 def compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return where the modules of parts are collected."""
-    made, compile = list[Any](), parts.compile
-    monkeypatch.setattr(parts, "compile", lambda graph, **o: made.append(compile(graph, **o)) or made[-1])
+    made, module = list[Any](), Compilation.module
+    monkeypatch.setattr(Compilation, "module", lambda self: made.append(module(self)) or made[-1])
     return made
 
 
@@ -76,7 +79,7 @@ def _in_order(module: nn.Module, order: torch.memory_format) -> nn.Module:
 def test_ten_steps_are_eagers(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "renorm.torch"):
         agree(*three(Network().train()))
-    assert "7 of 7 norms"  # PyTorch takes RMS norms apart in told(caplog)
+    assert "7 of 7 norms" in told(caplog)  # PyTorch takes RMS norms apart
     assert "stay PyTorch's" not in told(caplog)
 
 
@@ -206,6 +209,25 @@ def test_bytes_are_those_of_kernels(caplog: pytest.LogCaptureFixture) -> None:
     np.testing.assert_allclose(said, [(7 - 3) * tensor, (6 - 5) * tensor], atol=0.06)
 
 
+def test_backward_graphs_are_there_before_a_step_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What making them takes does not lie between tensors of the step."""
+    made, cut = list[Any](), training_graphs.cut
+    monkeypatch.setattr(training_graphs, "cut", lambda *given: made.append(cut(*given)) or made[-1])
+    run = torch.compile(Block(nn.BatchNorm2d(CHANNELS), nn.BatchNorm2d(CHANNELS)).train(), backend="renorm")
+    run(torch.randn(5, CHANNELS, *SIZE, requires_grad=True))
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize("where", ["elsewhere", "here"])
+def test_where_parts_are_compiled(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = list[Any]()
+    if where == "here":
+        monkeypatch.setattr("renorm.training.graphs.asked", lambda graph, options: None)
+    monkeypatch.setattr("renorm.torch.compilations.compile", lambda g, **o: here.append(g) or renorm.compile(g, **o))
+    agree(*three(_After(Block(nn.BatchNorm2d(CHANNELS), nn.BatchNorm2d(CHANNELS))).train(), steps=2))
+    assert bool(here) == (where == "here")
+
+
 def test_a_residual_that_is_made_of_the_norm_itself() -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:
@@ -247,6 +269,13 @@ def test_scaled_gradients() -> None:
         scaler.update()
         is_same = all(torch.equal(a, b) for a, b in zip(held, module.parameters()))
         assert is_same == (scale != 1.0)
+
+
+def test_a_backward_pass_runs_again() -> None:
+    module = _After(Block(nn.BatchNorm2d(CHANNELS), nn.BatchNorm2d(CHANNELS))).train()
+    loss = torch.compile(module, backend="renorm")(torch.randn(5, 3, *SIZE)).square().mean()
+    first, second = (torch.autograd.grad(loss, [*module.parameters()], retain_graph=True) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second))
 
 
 def test_double_backward_is_an_error_of_pytorchs() -> None:

@@ -8,11 +8,10 @@ again, it becomes an input.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, fx
@@ -21,21 +20,17 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
 from renorm.core.errors import RenormError
-from renorm.driver.compile import compile
-from renorm.driver.module import SpecializingModule
 from renorm.frontends.torch.extents import Extents
 from renorm.frontends.torch.reader import Reader, overload, stated
-from renorm.graph.ir import Graph
 from renorm.runtime.module import Module
 from renorm.torch.arrays import Order, tensor_of
+from renorm.torch.compilations import AnyModule, Compilation, compilation
 from renorm.torch.kernels import team
 from renorm.torch.recomputation import RECOMPUTED
 from renorm.torch.regions import regions
 
 LOG = logging.getLogger("renorm.torch")
 CHANGES = 1  # of a constant, until it becomes an input
-AnyModule = Module | SpecializingModule
-_MODULES = WeakValueDictionary[Any, AnyModule]()  # of parts without constants
 
 
 def calls_of(graph: fx.GraphModule) -> list[fx.Node]:
@@ -137,13 +132,20 @@ class Part(torch.nn.Module):
         self._changes = [0] * len(kept)
         self._run: Callable[..., Any] | None = None
         self._seen: list[tuple[int, int] | None] = []
-        self.fewer_bytes = 0
+        self._fewer_bytes = 0
+        self._read: _Read | None = None
         if not self._has_kept:  # nothing has to be seen of the arguments
-            self._compile([None] * len(kept))
+            self._try(self._ask)
 
     @property
     def calls(self) -> list[fx.Node]:
         return calls_of(self._calls)
+
+    @property
+    def fewer_bytes(self) -> int:
+        if self._run is None and not self._has_kept:
+            self._compile([None] * len(self._kept))
+        return self._fewer_bytes
 
     def forward(self, *given: Any) -> Any:
         if self._run is None or (self._has_kept and self._versions(given) != self._seen):
@@ -163,14 +165,33 @@ class Part(torch.nn.Module):
             often = sum(n > CHANGES for n in self._changes)
             LOG.info("parameters were written to: compiled anew, with %d of them as inputs from now on", often)
         self._kept = [None if k is None else x for k, x in zip(self._kept, given)]
-        try:
-            self._run = self._compiled()
-        except RenormError as error:
-            LOG.warning("%d calls stay PyTorch's: %s", len(self.calls), error)
-            self._kept, self._run = [None] * len(given), self._calls.forward
+        self._try(self._make)
         self._seen = self._versions(given)
 
-    def _compiled(self) -> Callable[..., Any]:
+    def _try(self, step: Callable[[], None]) -> None:
+        """Do what may turn out to be impossible: then PyTorch's calls run."""
+        try:
+            step()
+        except RenormError as error:
+            LOG.warning("%d calls stay PyTorch's: %s", len(self.calls), error)
+            self._kept, self._run = [None] * len(self._kept), self._calls.forward
+
+    def _ask(self) -> None:
+        self._read = self._reading()
+
+    def _make(self) -> None:
+        read, self._read = self._read or self._reading(), None
+        self._compilation = read.compilation  # which equal parts ask for
+        module = read.compilation.module()
+        moved = [k.work.bytes for k in module.report.kernels] if isinstance(module, Module) else [None]
+        numbers = [n for n in moved if isinstance(n, int)]
+        if len(numbers) == len(moved):
+            self._fewer_bytes = _bytes_of(self.calls) - sum(numbers)
+        wanted = [n.meta["val"] for n in read.outputs]
+        run = _in_place(module, read.live, wanted) or _in_arrays(module, read.live, wanted)
+        self._run = (lambda *given: run(given)[0]) if read.is_one else (lambda *given: tuple(run(given)))
+
+    def _reading(self) -> _Read:
         reader = Reader("part", self._calls.graph, self._extents)
         nodes = [n for n in self._calls.graph.nodes if n.op == "placeholder"]
         live = list[int]()
@@ -186,27 +207,8 @@ class Part(torch.nn.Module):
         (results,) = (n.args[0] for n in self._calls.graph.nodes if n.op == "output")
         is_one = isinstance(results, fx.Node)
         outputs = [results] if is_one else list(results)
-        graph = reader.read(outputs)
-        module = self._module(graph)
-        moved = [k.work.bytes for k in module.report.kernels] if isinstance(module, Module) else [None]
-        numbers = [n for n in moved if isinstance(n, int)]
-        if len(numbers) == len(moved):
-            self.fewer_bytes = _bytes_of(self.calls) - sum(numbers)
-        wanted = [n.meta["val"] for n in outputs]
-        run = _in_place(module, live, wanted) or _in_arrays(module, live, wanted)
-        return (lambda *given: run(given)[0]) if is_one else (lambda *given: tuple(run(given)))
-
-    def _module(self, graph: Graph) -> AnyModule:
-        """Return what is compiled of a graph: for equal parts, of which networks have many, once."""
         threads = torch.get_num_threads() if self._runs_alone else team()
-        if self._has_kept:
-            return compile(graph, threads=threads, **self._options)
-        constants = tuple(v.data.tobytes() for v in graph.constants.values() if v.data is not None)
-        key = _anonymous(graph), constants, repr(self._options), threads
-        found = _MODULES.get(key)
-        if found is None:
-            found = _MODULES[key] = compile(graph, threads=threads, **self._options)
-        return found
+        return _Read(compilation(reader.read(outputs), self._options, threads, self._has_kept), live, outputs, is_one)
 
 
 def _bytes_of(calls: Sequence[fx.Node]) -> int:
@@ -227,13 +229,14 @@ def _bytes_of(calls: Sequence[fx.Node]) -> int:
     return read + sum(of(x) for n in calls if moves(n) for x in results_of(n))
 
 
-def _anonymous(graph: Graph) -> str:
-    """Return a graph as text, with numbers for names."""
-    numbers = dict[str, str]()
-    text = re.sub(r"  //.*", "", str(graph))
-    return re.sub(
-        r"%[\w.]+|\b[\w.]+(?=: \w+\[)", lambda m: numbers.setdefault(m[0].lstrip("%"), f"v{len(numbers)}"), text
-    )
+@dataclass(frozen=True)
+class _Read:
+    """A part as it was read. live: which of its inputs are no constants."""
+
+    compilation: Compilation
+    live: Sequence[int]
+    outputs: Sequence[fx.Node]
+    is_one: bool
 
 
 def _in_place(

@@ -1,12 +1,12 @@
-"""Kernels that are compiled while something else computes, by one process of their own.
+"""What is compiled while something else computes, by one process of its own.
 
 The process is a plain child, as those of codegen.workers. Requests go into its pipe and answers are taken out of the
 other without ever waiting, whenever somebody asks. So there is no thread that could hold a lock in a fork or at the
 end of the program, none that takes turns with Python's others, and the child ends when this process has.
 
     greeting ::= digest of the sources    whether both sides run the same code
-    request  ::= pickle of (op, attributes, operand types)
-    answer   ::= pickle of (program, objects, weights, walker); nothing where it cannot be compiled
+    request  ::= pickle of (function, arguments): of a module that imports nothing but renorm
+    answer   ::= what it returns, pickle of (program, objects, weights, walker) say; nothing where it raises
 
 Answers come in the order of requests, each after its length as in codegen.worker.
 """
@@ -18,6 +18,7 @@ import pickle
 import select
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -25,8 +26,9 @@ from renorm.codegen import worker
 from renorm.core import sources
 from renorm.core.locks import Leaf
 
-_AHEAD = 32  # requests in the pipe, which takes more than that without waiting
+_AHEAD = 1 << 15  # bytes of requests that are out, which a pipe takes without waiting: half of Linux's
 _NICE = 5  # what trains goes first
+_LOOK_S = 0.1  # between two looks whether the process is still there
 _SAME = "ops", "runtime", "training"  # packages of which both sides must have the same
 
 
@@ -38,18 +40,19 @@ class Background:
         self._process: Any = None
         self._is_lost = False  # there is no such process, or no more
         self._is_greeted = False
-        self._waiting, self._sent = deque[Any](), deque[Any]()  # keys
+        self._waiting, self._sent = deque[tuple[Any, bytes]](), deque[tuple[Any, bytes]]()  # keys, and their messages
         self._asked, self._answers = set[Any](), dict[Any, bytes]()
         self._read = bytearray()
 
-    def answer(self, key: tuple[Any, ...]) -> bytes | None:
-        """Return what came for `key`, a request. b"": it is for this process to compile. None: nothing yet."""
+    def answer(self, key: tuple[Callable[..., bytes], tuple[Any, ...]]) -> bytes | None:
+        """Return what came for `key`, a function and its arguments. b"": it is for this process to compile. None:
+        nothing yet."""
         if not self._lock.take():
             return None
         try:
             if key not in self._asked and not self._is_lost:
                 self._asked.add(key)
-                self._waiting.append(key)
+                self._waiting.append((key, pickle.dumps(key)))
             self._go_on()
             if key in self._answers or self._is_lost:
                 self._asked.discard(key)
@@ -58,6 +61,15 @@ class Background:
         finally:
             self._lock.release()
 
+    def awaited(self, key: tuple[Callable[..., bytes], tuple[Any, ...]]) -> bytes:
+        """Return what comes for `key`. Where that was all, the process ends: its memory is given back."""
+        while (found := self.answer(key)) is None:
+            self._listen(_LOOK_S)
+        with self._lock:
+            if not (self._waiting or self._sent):
+                self._end()
+        return found
+
     def finish(self, timeout: float | None) -> bool:
         """Wait until there is an answer to all that was asked for, seconds at the most. Return whether there is."""
         until = None if timeout is None else time.monotonic() + timeout
@@ -65,14 +77,17 @@ class Background:
             with self._lock:
                 if not self._is_lost:
                     self._go_on()
-                process = self._process
                 if self._is_lost or not (self._waiting or self._sent):
                     return True
-            left = None if until is None else until - time.monotonic()
-            if left is not None and left <= 0:
+            left = _LOOK_S if until is None else until - time.monotonic()
+            if left <= 0:
                 return False
-            with suppress(OSError, ValueError):
-                select.select([process.stdout], [], [], 0.1 if left is None else min(left, 0.1))
+            self._listen(min(left, _LOOK_S))
+
+    def _listen(self, seconds: float) -> None:
+        """Wait until something comes, at most so long."""
+        with suppress(OSError, ValueError, AttributeError):  # the process may end meanwhile
+            select.select([self._process.stdout], [], [], seconds)
 
     def _go_on(self) -> None:
         """Take what has come, and send what can be sent."""
@@ -81,14 +96,18 @@ class Background:
                 self._start()
             if self._process is not None:
                 self._receive()
-                while self._is_greeted and self._waiting and len(self._sent) < _AHEAD:
-                    worker.send(self._process.stdin, pickle.dumps(self._waiting[0]))
+                while self._is_greeted and self._waiting and self._has_room():
+                    worker.send(self._process.stdin, self._waiting[0][1])
                     self._sent.append(self._waiting.popleft())
         except Exception:  # it cannot be started, died, or says what makes no sense: all is compiled here
             self._lose()
         except BaseException:  # an interrupt, in the middle of a message
             self._lose()
             raise
+
+    def _has_room(self) -> bool:
+        """Return whether the next request can be sent. Were the pipe full, both sides could wait for each other."""
+        return not self._sent or sum(len(m) for _, m in (*self._sent, self._waiting[0])) <= _AHEAD
 
     def _start(self) -> None:
         from renorm.codegen import workers  # who has all kernels is spared the compiler
@@ -108,16 +127,21 @@ class Background:
             message = bytes(self._read[worker.LENGTH.size : end])
             del self._read[:end]
             if self._is_greeted:
-                self._answers[self._sent.popleft()] = message
+                self._answers[self._sent.popleft()[0]] = message
             elif message and message.decode() == sources.digest(*_SAME):
                 self._is_greeted = True
             else:
                 raise EOFError
 
     def _lose(self) -> None:
-        process, self._process, self._is_lost = self._process, None, True
+        self._is_lost = True
         for held in (self._waiting, self._sent, self._asked):
             held.clear()
+        self._end()
+
+    def _end(self) -> None:
+        process, self._process, self._is_greeted = self._process, None, False
+        self._read.clear()
         if process is not None:
             with suppress(OSError):
                 process.kill()
@@ -141,14 +165,14 @@ os.register_at_fork(after_in_child=BACKGROUND.start_over)
 
 
 def _compiler() -> tuple[str, worker.Answer]:
-    from renorm.training import kernels
+    from renorm.training import graphs, kernels  # noqa: F401 - what requests call
 
     with suppress(OSError):
         os.nice(_NICE)
 
     def answer(request: Any) -> bytes:
-        op, attributes, types = request
-        return pickle.dumps(kernels.compiled(op, attributes, 1, types).parts())
+        function, given = request
+        return function(*given)
 
     return sources.digest(*_SAME), answer
 

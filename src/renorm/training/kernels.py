@@ -51,13 +51,18 @@ def early(key: Any) -> Module:
     if (found := _modules.get(key)) is not None:
         return found
     op, attributes, count, types = key
-    answer = b"" if registry.is_overridden(op) else BACKGROUND.answer((op, attributes, types))
+    answer = b"" if registry.is_overridden(op) else BACKGROUND.answer((parts, (op, attributes, types)))
     if answer is None:
         raise NotYet
     if not answer:
         return module(key)
     program, objects, weights, walker = pickle.loads(answer)
     return _modules.made(key, lambda: Module(program, objects, weights, walker, count))
+
+
+def parts(op: type[OpDef], attributes: Any, types: Any) -> bytes:
+    """Return what `early` makes a module of."""
+    return pickle.dumps(compiled(op, attributes, 1, types).parts())
 
 
 @contextmanager
