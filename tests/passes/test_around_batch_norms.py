@@ -59,7 +59,7 @@ def _described(n: Node) -> tuple[str, bool, bool]:
     if n.op.name == NORM:
         return NORM, n.op.values["relu"], n.inputs[-1] is not None
     if n.op.name == GRADIENT:
-        return GRADIENT, n.inputs[-1] is not None, n.op.values["residual"]
+        return GRADIENT + " of a sum" * (n.inputs[7] is not None), n.inputs[6] is not None, n.op.values["residual"]
     return n.op.name, False, False
 
 
@@ -119,3 +119,26 @@ def test_two_norms_of_one_residual() -> None:
 def test_other_choices_stay() -> None:
     assert (GRADIENT, False, False) in joined(backward(lambda g, made, dy: [], zero=1.0))
     assert (GRADIENT, False, False) in joined(backward(lambda g, made, dy: [], below=ops.less))
+
+
+@pytest.mark.parametrize("is_rectified", [True, False])
+@pytest.mark.parametrize("is_residual", [True, False])
+def test_a_sum_of_gradients(is_rectified: bool, is_residual: bool) -> None:
+    """That of a block's result, which the next block reads twice."""
+
+    def graph(more: Callable[[Graph, Value], list[Value]], shape: Any = SHAPE) -> Graph:
+        g = Graph("backward")
+        a, x, y = (g.input(n, "float32", SHAPE) for n in ("a", "x", "y"))
+        b, mean, invstd = g.input("b", "float32", shape), *(g.input(n, "float32", (4,)) for n in ("mean", "invstd"))
+        dy = added = ops.add(a, b)
+        if is_rectified:
+            dy = ops.where(ops.less_or_equal(y, np.float32(0)), np.float32(0), added)
+        made = BatchNormGradient()(dy, x, None, mean, invstd, None, None)
+        g.outputs = [*made[:3], *([dy] * is_residual), *more(g, added)]
+        return g
+
+    has_both = is_rectified and is_residual
+    if is_rectified or not is_residual:
+        assert joined(graph(lambda g, added: [])) == [(GRADIENT + " of a sum", is_rectified, has_both)]
+    assert (GRADIENT, is_rectified, has_both) in joined(graph(lambda g, added: [ops.exp(added)]))
+    assert (GRADIENT, is_rectified, has_both) in joined(graph(lambda g, added: [], (4, 1, 1)))

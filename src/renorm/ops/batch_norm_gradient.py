@@ -18,15 +18,16 @@ from renorm.ops.shared.batch_statistics import counted, statistics_dtype
 class BatchNormGradient(BatchGradient):
     """dx = scale * invstd * (g - (sum(g) + xhat * sum(g * xhat)) / count), xhat = (x - mean) * invstd, per channel.
 
-    g is dy, or, where y is given (the result of a ReLU after the norm), dy where y is above 0, and 0 elsewhere. Sums
-    run over all elements, count is the number of those where mask is true. Where it is false, and with frozen (mean and
-    invstd are constants, not statistics of x), dx = scale * invstd * g. dscale = sum(g * xhat), dbias = sum(g).
-    residual: g is a result too, the gradient of what was added after the norm.
+    g is dy + plus (the gradients of two that read the result), or, where y is given (the result of a ReLU after the
+    norm), that where y is above 0, and 0 elsewhere. Sums run over all elements, count is the number of those where mask
+    is true. Where it is false, and with frozen (mean and invstd are constants, not statistics of x), dx = scale *
+    invstd * g. dscale = sum(g * xhat), dbias = sum(g). residual: g is a result too, the gradient of what was added
+    after the norm.
     """
 
     signature = (
-        "dy: T[N, C, *S], x: T[N, C, *S], scale?: U[C], mean: V[C], invstd: V[C], mask?: bool[N, *S], y?: T[N, C, *S]"
-        " -> dx: T[N, C, *S], dscale: V[C], dbias: V[C], *dresidual: T[N, C, *S]"
+        "dy: T[N, C, *S], x: T[N, C, *S], scale?: U[C], mean: V[C], invstd: V[C], mask?: bool[N, *S], y?: T[N, C, *S],"
+        " plus?: T[N, C, *S] -> dx: T[N, C, *S], dscale: V[C], dbias: V[C], *dresidual: T[N, C, *S]"
     )
     scheduled_as = "normalization"
 
@@ -39,13 +40,14 @@ class BatchNormGradient(BatchGradient):
         invstd: te.Tensor,
         mask: te.Tensor | None,
         y: te.Tensor | None,
+        plus: te.Tensor | None,
     ) -> list[te.Tensor]:
-        gradient = Gradient(dy, x, mean, invstd, mask, y, self.frozen)
+        gradient = Gradient(dy, x, mean, invstd, mask, y, self.frozen, plus)
         count = counted(x, mask)
         return gradient.results(gradient.sums(), count, scale, statistics_dtype(x.dtype), self.residual)
 
-    def reference(self, dy: Any, x: Any, scale: Any, mean: Any, invstd: Any, mask: Any, y: Any) -> list[Any]:
-        g = passed_reference(dy, y)
+    def reference(self, dy: Any, x: Any, scale: Any, mean: Any, invstd: Any, mask: Any, y: Any, plus: Any) -> list[Any]:
+        g = passed_reference(dy if plus is None else dy + plus, y)
         sums = sums_reference(g, x, mean, mask, self.frozen)
         count = selected(x, mask).shape[1]
         return self.results_reference(g, x, mean, invstd, sums, count, scale, mask)
@@ -55,9 +57,11 @@ class BatchNormGradient(BatchGradient):
         Sample(f32[6, 3], f32[6, 3], None, f64[3], f64[3], boolean[6], f32[6, 3], residual=True),
         Sample(f32[2, 3, 4], f32[2, 3, 4], f32[3], f32[3], f32[3], None, f32[2, 3, 4], frozen=True),
         Sample(f32[2, 3, 4], f32[2, 3, 4], f32[3], f32[3], f32[3], None, f32[2, 3, 4]),
+        Sample(*(f32[2, 3, 7], f32[2, 3, 7], f32[3], f32[3], f32[3], None, f32[2, 3, 7], f32[2, 3, 7]), residual=True),
+        Sample(f32[2, 3, 4], f32[2, 3, 4], None, f64[3], f64[3], boolean[2, 4], None, f32[2, 3, 4]),
         Sample(f32[0, 3, 4], f32[0, 3, 4], f32[3], f32[3], f32[3]),
         Sample(f64[2, 3, 4], f64[2, 3, 4], f64[3], f64[3], f64[3], boolean[2, 4]),
-        Sample(f16[2, 3, 4], f16[2, 3, 4], f32[3], f32[3], f32[3]),
+        Sample(f16[2, 3, 4], f16[2, 3, 4], f32[3], f32[3], f32[3], None, None, f16[2, 3, 4]),
         Sample(bf16[2, 3, 4], bf16[2, 3, 4], bf16[3], f32[3], f32[3]),
     ]
     rejects = [

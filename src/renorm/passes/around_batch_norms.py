@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from renorm.graph.ir import Graph, Node, Value
@@ -11,7 +12,8 @@ from renorm.passes.context import Context
 @dataclass(frozen=True)
 class JoinBatchNorms:
     """relu(batch_norm_training(x) + r) -> batch_norm_training(x, residual=r, relu)
-    batch_norm_gradient(where(y <= 0, 0, dy), x) -> batch_norm_gradient(dy, x, y=y), with the first as a residual"""
+    batch_norm_gradient(where(y <= 0, 0, dy), x) -> batch_norm_gradient(dy, x, y=y), with the first as a residual
+    batch_norm_gradient(a + b, x) -> batch_norm_gradient(a, x, plus=b)"""
 
     def run(self, graph: Graph, context: Context) -> None:
         for node in [n for n in graph.nodes if n.op.name == "batch_norm_training"]:
@@ -19,7 +21,7 @@ class JoinBatchNorms:
                 _join_forward(graph, node)
         for node in [n for n in graph.nodes if n.op.name == "batch_norm_gradient"]:
             if context.kept(node) is None:
-                _join_backward(graph, node)
+                _join_sum(graph, _join_backward(graph, node))
 
 
 def _depends(graph: Graph, v: Value, node: Node) -> bool:
@@ -64,29 +66,48 @@ def _again(graph: Graph, norm: Node, reader: Node, operands: list[Value | None],
     return made[0].producer
 
 
-def _join_backward(graph: Graph, norm: Node) -> None:
-    dy, x, scale, mean, invstd, mask, y = norm.inputs
+def _join_backward(graph: Graph, norm: Node) -> Node:
+    """Return the node that stands for the norm's gradient then."""
+    dy, x, scale, mean, invstd, mask, y, plus = norm.inputs
     assert dy is not None
     found = _rectified(dy)
-    if y is not None or norm.op.values["residual"] or found is None:
-        return
+    if y is not None or plus is not None or norm.op.values["residual"] or found is None:
+        return norm
     of, passed = found
     assert dy.producer is not None
     is_read_elsewhere = len(dy.users) > 1 or graph.is_output(dy)
     if is_read_elsewhere and any(_depends(graph, v, dy.producer) for v in (x, scale, mean, invstd) if v is not None):
-        return
+        return norm
     op = norm.op.with_attributes(residual=is_read_elsewhere)
     origin = (*norm.origin, *dy.producer.origin)
-    operands = [passed, x, scale, mean, invstd, mask, of]
-    made = graph.apply(op, operands, before=norm, origin=origin)
+    made = graph.apply(op, [passed, x, scale, mean, invstd, mask, of, None], before=norm, origin=origin)
+    if is_read_elsewhere:
+        graph.replace(dy, made[3])
+    return _instead(graph, norm, made, dy.producer)
+
+
+def _join_sum(graph: Graph, norm: Node) -> None:
+    dy, *rest, plus = norm.inputs
+    assert dy is not None
+    added = dy.producer
+    if plus is None and added is not None and added.op.name == "add" and _only_reader(graph, dy) is norm:
+        a, b = added.inputs
+        if a is not None and b is not None and a.type == b.type == dy.type:
+            made = graph.apply(norm.op, [a, *rest, b], before=norm, origin=(*norm.origin, *added.origin))
+            _instead(graph, norm, made, added)
+
+
+def _instead(graph: Graph, norm: Node, made: Sequence[Value], joined: Node) -> Node:
+    """Have results stand for those of a norm that computes its operand's producer too."""
     for old, new in zip(norm.outputs, made):
         graph.replace(old, new)
     graph.discard([norm])
-    graph.rename_node(made[0].producer, norm.name)
-    if is_read_elsewhere:
-        graph.replace(dy, made[3])
-    graph.discard([dy.producer])
+    graph.discard([joined])
+    (node,) = {v.producer for v in made}
+    assert node is not None
+    graph.rename_node(node, norm.name)
     graph.sort()
+    return node
 
 
 def _rectified(dy: Value) -> tuple[Value, Value] | None:

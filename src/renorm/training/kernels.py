@@ -86,7 +86,7 @@ def compiled(
     graph = Graph(op.name)
     operands = [
         None if t is None else graph.input(p.name, t[1].name, t[0])
-        for p, t in zip(op.parsed.operands, types, strict=True)
+        for p, t in zip(op.parsed.operands, types)  # the last ones may be left out
     ]
     graph.apply(made, operands, outputs=[p.name for p in op.parsed.results])
     graph.outputs = list(graph.nodes[0].outputs)

@@ -24,7 +24,7 @@ from renorm.te import tag
 class Gradient:
     """Operands of the gradient of a batch norm, as tensors of te. invstd: 1 / sqrt(var + epsilon); y: the
     result of a ReLU after the norm, which lets dy pass where it is above 0; frozen: mean and invstd are constants, not
-    functions of x."""
+    functions of x; plus: a part of dy that nobody has added to it yet."""
 
     dy: te.Tensor
     x: te.Tensor
@@ -33,10 +33,12 @@ class Gradient:
     mask: te.Tensor | None = None
     y: te.Tensor | None = None
     frozen: bool = False
+    plus: te.Tensor | None = None
 
     def passed(self, index: Sequence[Any]) -> Any:
         """dy where the ReLU lets it pass, widened."""
         g = wide(self.dy[tuple(index)])
+        g = g if self.plus is None else g + wide(self.plus[tuple(index)])
         return g if self.y is None else te.select(wide(self.y[tuple(index)]) <= te.const(0.0, g.dtype), _zero(g), g)
 
     def sums(self) -> te.Tensor:
