@@ -252,7 +252,7 @@ def test_what_is_called_norm_and_is_none() -> None:
             y = nn.functional.normalize(self.norm(self.first(x)), dim=1)
             return self.last(nn.functional.local_response_norm(y, 3).mean((2, 3))) + y.norm()
 
-    agree(*three(Cosine().train(), steps=3))
+    agree(*three(Cosine().train(), steps=3), least=1e-4)  # all of the gradient of y.norm() cancels in normalize's
 
 
 def test_scaled_gradients() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -19,7 +20,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
-from renorm.core.errors import RenormError
+from renorm.core.errors import RenormError, UnsupportedOp
 from renorm.frontends.torch.extents import Extents
 from renorm.frontends.torch.reader import Reader, overload, stated
 from renorm.runtime.module import Module
@@ -85,9 +86,13 @@ def cut(
     inputs = [n for n in calls.graph.nodes if n.op == "placeholder"]
     for node in inputs:
         held = node.meta.get("val")
-        reader.made[node] = extents.of(held) if isinstance(held, torch.SymInt) else None
-        if isinstance(held, Tensor):
+        if isinstance(held, torch.SymInt):
+            with suppress(UnsupportedOp):  # data decide it: who reads it stays PyTorch's
+                reader.made[node] = extents.of(held)
+        elif isinstance(held, Tensor):
             reader.input(node)
+        else:
+            reader.made[node] = None
     reader.probe()
     for node, why in reader.refused.items():
         LOG.log(logging.INFO if wanted(node) else logging.DEBUG, "%s stays PyTorch's: %s", stated(node), why)

@@ -8,6 +8,8 @@ from math import inf
 from operator import add, floordiv, mod, mul
 from typing import Any
 
+from torch.utils._sympy.symbol import SymT, free_symbol_is_type
+
 from renorm.core.dims import Dim, Sym, Symbol, maximum, minimum
 from renorm.core.errors import UnsupportedOp
 
@@ -21,7 +23,8 @@ class Extents:
     """ranges: those of the program's symbols, from the least to the greatest value of each."""
 
     def __init__(self, ranges: Mapping[Any, Any]):
-        self._symbols = {str(s): Sym(Symbol(str(s), _least(r), _most(r))) for s, r in ranges.items()}
+        known = {str(s): r for s, r in ranges.items() if not free_symbol_is_type(s, SymT.UNBACKED_INT)}
+        self._symbols = {s: Sym(Symbol(s, _least(r), _most(r))) for s, r in known.items()}
 
     def of(self, extent: Any) -> Dim:
         """Return a torch.SymInt, or an int. Raises UnsupportedOp for what data decide."""

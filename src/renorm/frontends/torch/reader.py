@@ -97,7 +97,7 @@ class Reader:
 
     def _call(self, node: torch.fx.Node) -> None:
         held = node.meta.get("val")
-        if held is None and not node.users:
+        if not isinstance(held, (torch.Tensor, list, tuple)) and _is_only_checked(node):
             return  # it tells PyTorch of extents, and computes nothing
         if isinstance(held, (bool, torch.SymBool)):
             self.made[node] = held
@@ -189,6 +189,14 @@ def overload(node: torch.fx.Node) -> str:
     if isinstance(target, torch._ops.OpOverload):
         return str(target).removeprefix("aten.")
     return getattr(target, "__name__", str(target))
+
+
+def _is_only_checked(node: torch.fx.Node) -> bool:
+    """Return whether nothing but calls without a result reads a number."""
+    return all(
+        u.op == "call_function" and not isinstance(u.meta.get("val"), torch.Tensor) and _is_only_checked(u)
+        for u in node.users
+    )
 
 
 def where(node: torch.fx.Node) -> str:
