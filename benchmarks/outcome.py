@@ -1,4 +1,4 @@
-"""What became of a network that somebody else's package defines, once renorm has read it."""
+"""Note what became of a network that somebody else's package defines, once renorm has read it."""
 
 from __future__ import annotations
 

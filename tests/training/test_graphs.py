@@ -48,7 +48,9 @@ def test_another_process_makes_the_same_module(own: background.Background) -> No
     np.testing.assert_array_equal(made.run(x)[0], renorm.compile(block(), opt_level=2).run(x)[0])
     assert made.threads == 1
     assert own._process is None  # nobody waits for more
-    assert graphs.module(graphs.asked(block(3), {}), 1) is not None  # type: ignore[arg-type]
+    again = graphs.asked(block(3), {})
+    assert again is not None
+    assert graphs.module(again, 1) is not None
 
 
 def test_nobody_waits_for_a_pipe_that_is_full(own: background.Background) -> None:

@@ -1,4 +1,4 @@
-"""What readers of libraries' programs build graphs with: nodes that make a value of another dtype, shape or place."""
+"""Build nodes that make a value of another dtype, shape or place: for readers of libraries' programs."""
 
 from __future__ import annotations
 

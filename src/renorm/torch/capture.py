@@ -1,4 +1,4 @@
-"""What a model computes, as a graph whose nodes know the module that calls them.
+"""Capture what a model computes, as a graph whose nodes know the module that calls them.
 
 Calls that renorm does not read are left out, and what they read is a result of the graph, so that nothing may change
 it. A product without a bias has one of zeros, where its layer has room for one.

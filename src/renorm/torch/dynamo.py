@@ -21,7 +21,7 @@ from renorm.torch import training_graphs
 from renorm.torch.parts import LOG, calls_of, cut
 
 # Backward graphs are made with forward ones, not in the first step: what that takes of memory would lie behind what the
-# step keeps, and stay (resnet50, batch 8: 130 MB). Another process compiles both meanwhile. Not every version has it.
+# step keeps, and stay (resnet50, batch 8: 130 MB). Not every version has it.
 _AT_ONCE = {name: True for name in ("force_non_lazy_backward_lowering",) if hasattr(config, name)}
 
 

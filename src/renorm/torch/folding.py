@@ -51,8 +51,8 @@ class Folded:
 
 @dataclass
 class _Folds:
-    """What `unfold` needs. tensors: of parameters before, by layer and name, None where there was none; digests: of
-    what they became. layers: norms that are gone, by path."""
+    """Hold what `unfold` needs. tensors: of parameters before, by layer and name, None where there was none; digests:
+    of what they became. layers: norms that are gone, by path."""
 
     tensors: dict[tuple[str, str], Tensor | None] = field(default_factory=dict[tuple[str, str], "Tensor | None"])
     digests: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])

@@ -1,4 +1,4 @@
-"""Which norm layers of a model fold into which of its parameters: decided by the passes on graphs, on a graph of what
+"""Decide which norm layers of a model fold into which of its parameters: by the passes on graphs, on a graph of what
 the model computes, and held against what its layers can express.
 
     capture ─FoldBatchNorm, FoldInFront─▶ graph ─compare─▶ parameters with other elements, layers that are not called

@@ -1,4 +1,4 @@
-"""What becomes of the norms of a model: records of each, as data and as text."""
+"""Record what becomes of each norm of a model, as data and as text."""
 
 from __future__ import annotations
 

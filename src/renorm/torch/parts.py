@@ -137,7 +137,7 @@ class Part(torch.nn.Module):
         self._changes = [0] * len(kept)
         self._run: Callable[..., Any] | None = None
         self._seen: list[tuple[int, int] | None] = []
-        self._fewer_bytes = 0
+        self.fewer_bytes = 0
         self._read: _Read | None = None
         if not self._has_kept:  # nothing has to be seen of the arguments
             self._try(self._ask)
@@ -146,11 +146,10 @@ class Part(torch.nn.Module):
     def calls(self) -> list[fx.Node]:
         return calls_of(self._calls)
 
-    @property
-    def fewer_bytes(self) -> int:
+    def wait(self) -> None:
+        """Wait until it is compiled, where no argument has to be seen for that."""
         if self._run is None and not self._has_kept:
             self._compile([None] * len(self._kept))
-        return self._fewer_bytes
 
     def forward(self, *given: Any) -> Any:
         if self._run is None or (self._has_kept and self._versions(given) != self._seen):
@@ -191,7 +190,7 @@ class Part(torch.nn.Module):
         moved = [k.work.bytes for k in module.report.kernels] if isinstance(module, Module) else [None]
         numbers = [n for n in moved if isinstance(n, int)]
         if len(numbers) == len(moved):
-            self._fewer_bytes = _bytes_of(self.calls) - sum(numbers)
+            self.fewer_bytes = _bytes_of(self.calls) - sum(numbers)
         wanted = [n.meta["val"] for n in read.outputs]
         run = _in_place(module, read.live, wanted) or _in_arrays(module, read.live, wanted)
         self._run = (lambda *given: run(given)[0]) if read.is_one else (lambda *given: tuple(run(given)))

@@ -57,6 +57,8 @@ def cut(calls: fx.GraphModule, options: Mapping[str, Any]) -> fx.GraphModule:
     placeholders = sum(n.op == "placeholder" for n in calls.graph.nodes)
     norms = sum(map(is_norm, calls_of(calls)))
     made, cut_out = parts.cut(calls, [None] * placeholders, options, _is_wanted, _is_worth)
+    for part in cut_out:  # all were asked for; in the first step their memory would lie behind what the step keeps
+        part.wait()
     inside = [n for part in cut_out for n in part.calls]
     LOG.info(
         "%d of %d norms, with %d other calls, in %d parts; %.1f MB less are moved",
