@@ -89,11 +89,15 @@ class Order(NamedTuple):
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Return a fresh tensor [N, C, *S] in this order, whose elements are undefined."""
+        return caching_allocator.empty(shape, self.strides(shape), dtype)
+
+    def strides(self, shape: Sequence[int]) -> list[int]:
+        """Return the strides of a dense tensor [N, C, *S] in this order."""
         rank = len(shape)
         steps, step = [1] * rank, 1
         for a in reversed((0, *range(2, rank), 1)[:rank] if self.axis == -1 else range(rank)):
             steps[a], step = step, step * max(1, shape[a])
-        return caching_allocator.empty(shape, steps, dtype)
+        return steps
 
 
 def _last(x: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from renorm.runtime.module import Module
 from renorm.torch.arrays import Order, tensor_of
 from renorm.torch.compilations import AnyModule, Compilation, compilation
 from renorm.torch.kernels import team
+from renorm.torch.pixels import of_pixels
 from renorm.torch.recomputation import RECOMPUTED
 from renorm.torch.regions import regions
 
@@ -76,11 +77,13 @@ def cut(
     options: Mapping[str, Any],
     wanted: Callable[[fx.Node], bool] = lambda node: True,
     is_worth: Callable[[Sequence[fx.Node]], bool] | None = None,
+    is_single: Callable[[fx.Node], bool] = lambda node: False,
 ) -> tuple[fx.GraphModule, list[Part]]:
     """Return the graph with parts of it as modules that renorm runs, and these.
 
     kept: parameters and buffers among the inputs. wanted: which calls may be in a part. is_worth: whether a region is a
-    part; by default parts are the largest that can be cut out, whether or not their calls depend on each other."""
+    part; by default parts are the largest that can be cut out, whether or not their calls depend on each other.
+    is_single: of which calls a region has one at most."""
     extents = Extents(_ranges(calls))
     reader = Reader("graph", calls.graph, extents)
     inputs = [n for n in calls.graph.nodes if n.op == "placeholder"]
@@ -102,7 +105,8 @@ def cut(
         partitioner = CapabilityBasedPartitioner(calls, supported, allows_single_node_partition=True)
         members = [[*p.nodes] for p in partitioner.propose_partitions()]
     else:
-        members = [r for r in regions(calls, lambda n: supported.is_node_supported({}, n)) if is_worth(r)]
+        found = regions(calls, lambda n: supported.is_node_supported({}, n), is_single)
+        members = [r for r in found if is_worth(r)]
     made = fuse_by_partitions(calls, [dict.fromkeys(nodes) for nodes in members])
     (end,) = (n for n in made.graph.nodes if n.op == "output")
     for node in [n for n in made.graph.nodes if overload(n) == "copy_.default"]:
@@ -191,13 +195,14 @@ class Part(torch.nn.Module):
         numbers = [n for n in moved if isinstance(n, int)]
         if len(numbers) == len(moved):
             self.fewer_bytes = _bytes_of(self.calls) - sum(numbers)
-        wanted = [n.meta["val"] for n in read.outputs]
-        run = _in_place(module, read.live, wanted) or _in_arrays(module, read.live, wanted)
+        run = _in_place(module, read) or _in_arrays(module, read)
         self._run = (lambda *given: run(given)[0]) if read.is_one else (lambda *given: tuple(run(given)))
 
     def _reading(self) -> _Read:
-        reader = Reader("part", self._calls.graph, self._extents)
-        nodes = [n for n in self._calls.graph.nodes if n.op == "placeholder"]
+        calls = None if self._has_kept else of_pixels(self._calls.graph)
+        is_of_pixels, calls = calls is not None, calls or self._calls.graph
+        reader = Reader("part", calls, self._extents)
+        nodes = [n for n in calls.nodes if n.op == "placeholder"]
         live = list[int]()
         for i, (node, constant) in enumerate(zip(nodes, self._kept)):
             held = node.meta.get("val")
@@ -208,11 +213,17 @@ class Part(torch.nn.Module):
                 reader.input(node)
             else:
                 reader.made[node] = self._extents.of(held) if isinstance(held, (int, torch.SymInt)) else held
-        (results,) = (n.args[0] for n in self._calls.graph.nodes if n.op == "output")
-        is_one = isinstance(results, fx.Node)
-        outputs = [results] if is_one else list(results)
+        outputs, is_one = _results(calls)
+        wanted = [n.meta["val"] for n in _results(self._calls.graph)[0]]
         threads = torch.get_num_threads() if self._runs_alone else team()
-        return _Read(compilation(reader.read(outputs), self._options, threads, self._has_kept), live, outputs, is_one)
+        made = compilation(reader.read(outputs), self._options, threads, self._has_kept)
+        return _Read(made, live, wanted, is_one, is_of_pixels)
+
+
+def _results(calls: fx.Graph) -> tuple[list[fx.Node], bool]:
+    """Return the results of a graph, and whether it gives one, and no tuple."""
+    results: Any = calls.output_node().args[0]
+    return ([results], True) if isinstance(results, fx.Node) else (list(results), False)
 
 
 def _bytes_of(calls: Sequence[fx.Node]) -> int:
@@ -235,46 +246,45 @@ def _bytes_of(calls: Sequence[fx.Node]) -> int:
 
 @dataclass(frozen=True)
 class _Read:
-    """A part as it was read. live: which of its inputs are no constants."""
+    """A part as it was read. live: which of its inputs are no constants. wanted: what PyTorch says of its results.
+    is_of_pixels: its images are read and given as rows of pixels."""
 
     compilation: Compilation
     live: Sequence[int]
-    outputs: Sequence[fx.Node]
+    wanted: Sequence[Any]
     is_one: bool
+    is_of_pixels: bool
 
 
-def _in_place(
-    module: AnyModule, live: Sequence[int], wanted: Sequence[Any]
-) -> Callable[[Sequence[Tensor]], list[Tensor]] | None:
+def _in_place(module: AnyModule, read: _Read) -> Callable[[Sequence[Tensor]], list[Tensor]] | None:
     """Return what runs a module of fixed extents on the memory of tensors; None for one whose extents are open."""
     if not isinstance(module, Module):
         return None
     shapes = [spec.shape for spec in (*module.inputs, *module.outputs)]
     if not all(isinstance(n, int) and n > 0 for shape in shapes for n in shape):
         return None
-    made = [(w.shape, w.dtype) for w in wanted]
-    turned = [not w.is_contiguous() for w in wanted]
-    order = Order(1)
-    dtypes = [getattr(torch, spec.dtype) for spec in module.inputs]
+    orders = [Order(-1 if read.is_of_pixels and w.dim() > 3 else 1) for w in read.wanted]
+    made = [(order, w.shape, w.dtype) for order, w in zip(orders, read.wanted)]
+    turned = [_has_other_order(order.strides(w.shape), w) for order, w in zip(orders, read.wanted)]
+    takes = [(i, getattr(torch, spec.dtype)) for i, spec in zip(read.live, module.inputs)]
+    first = Order(1), Order(-1 if read.is_of_pixels else 1)  # of operands of few axes, of images
 
     def run(given: Sequence[Tensor]) -> list[Tensor]:
         # statistics of norms that PyTorch computed may have another dtype than it states
-        read = [given[i].to(dtype).contiguous() for i, dtype in zip(live, dtypes)]
-        results = [order.empty(*m) for m in made]
-        module.run_at([x.data_ptr() for x in (*read, *results)])
-        return [_laid_out(y, w) if t else y for y, w, t in zip(results, wanted, turned)]
+        operands = [first[given[i].dim() > 3].contiguous(given[i].to(dtype)) for i, dtype in takes]
+        results = [order.empty(shape, dtype) for order, shape, dtype in made]
+        module.run_at([x.data_ptr() for x in (*operands, *results)])
+        return [_laid_out(y, w) if t else y for y, w, t in zip(results, read.wanted, turned)]
 
     return run
 
 
-def _in_arrays(
-    module: AnyModule, live: Sequence[int], wanted: Sequence[Any]
-) -> Callable[[Sequence[Any]], list[Tensor]]:
+def _in_arrays(module: AnyModule, read: _Read) -> Callable[[Sequence[Any]], list[Tensor]]:
     """Return what runs a module of any extents."""
 
     def run(given: Sequence[Any]) -> list[Tensor]:
-        made = module.run(*(given[i].detach().contiguous() for i in live))
-        return [_laid_out(tensor_of(y), w) for y, w in zip(made, wanted)]
+        made = module.run(*(given[i].detach().contiguous() for i in read.live))
+        return [_laid_out(tensor_of(y), w) for y, w in zip(made, read.wanted)]
 
     return run
 
@@ -285,10 +295,16 @@ def _version(x: Tensor) -> tuple[int, int]:
 
 
 def _laid_out(y: Tensor, like: Any) -> Tensor:
-    """Return a result in the order of axes that the graph says its memory has; as it is where elements share memory
-    there (expand)."""
-    is_dense = all(s > 0 for s, n in zip(like.stride(), like.shape) if n != 1)
-    if y.dim() in (4, 5) and is_dense and not like.is_contiguous() and all(isinstance(n, int) for n in like.shape):
-        strides = [int(s) for s in like.stride()]
-        return torch.empty_strided(tuple(y.shape), strides, dtype=y.dtype).copy_(y)
-    return y
+    """Return a result in the order of axes that the graph says its memory has."""
+    if not _has_other_order(y.stride(), like):
+        return y
+    return torch.empty_strided(tuple(y.shape), like.stride(), dtype=y.dtype).copy_(y)
+
+
+def _has_other_order(strides: Sequence[int], like: Any) -> bool:
+    """Return whether the graph says that an image's memory has another order; not where elements share memory there
+    (expand)."""
+    if like.dim() not in (4, 5) or not all(isinstance(n, int) for n in (*like.shape, *like.stride())):
+        return False
+    steps = [(a, b) for a, b, n in zip(strides, like.stride(), like.shape) if n != 1]
+    return all(b > 0 for _, b in steps) and any(a != b for a, b in steps)

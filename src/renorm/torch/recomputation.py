@@ -30,6 +30,11 @@ def is_norm(node: fx.Node) -> bool:
     return node.op == "call_function" and _NORM.search(overload(node)) is not None
 
 
+def is_batch_norm(node: fx.Node) -> bool:
+    """Return whether a call is a batch norm of training, or its gradient."""
+    return overload(node).removesuffix(".default") in (*_BATCH, "native_batch_norm_backward")
+
+
 def is_pointwise(node: fx.Node) -> bool:
     """Return whether a call computes each element of its result from few others."""
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags

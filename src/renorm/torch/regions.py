@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterable
 from torch import fx
 
 
-def regions(calls: fx.GraphModule, may: Callable[[fx.Node], bool]) -> list[list[fx.Node]]:
-    """Return regions of calls that `may` be in one, each in the order of the graph.
+def regions(
+    calls: fx.GraphModule, may: Callable[[fx.Node], bool], is_single: Callable[[fx.Node], bool]
+) -> list[list[fx.Node]]:
+    """Return regions of calls that `may` be in one, each in the order of the graph. is_single: of which a region has
+    one at most.
 
     A call joins the regions of what it reads, where no way leads out of what they are then and back into it. Calls that
     only stand beside each other are in no region together, which would make one of them wait for what others read.
@@ -21,7 +24,9 @@ def regions(calls: fx.GraphModule, may: Callable[[fx.Node], bool]) -> list[list[
         own = region_of[node] = [node]
         for read in node.all_input_nodes:
             other = region_of.get(read, own)
-            if other is own or _returns([*other, *own], region_of, places, places[node]):
+            if other is own or (any(map(is_single, other)) and any(map(is_single, own))):
+                continue
+            if _returns([*other, *own], region_of, places, places[node]):
                 continue
             own = sorted([*other, *own], key=places.__getitem__)
             region_of |= dict.fromkeys(own, own)

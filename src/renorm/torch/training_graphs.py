@@ -15,6 +15,7 @@ from torch._functorch.partitioners import default_partition
 
 from renorm.frontends.torch.reader import overload
 from renorm.torch import parts
+from renorm.torch.convolution_layouts import put_channels_last
 from renorm.torch.parts import LOG, calls_of, results_of
 from renorm.torch.recomputation import is_norm, is_pointwise, keep_inputs_of_norms
 
@@ -24,6 +25,7 @@ _MOVES = {"view", "_unsafe_view", "reshape", "detach", "alias", "_to_copy", "exp
 
 def partition(joint: fx.GraphModule, inputs: Any, **stated: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Return the forward and the backward graph of a joint one, as AOTAutograd asks for them."""
+    put_channels_last(joint)
     keep_inputs_of_norms(joint, stated["num_fwd_outputs"])
     return default_partition(joint, inputs, **stated)
 
@@ -56,7 +58,8 @@ def cut(calls: fx.GraphModule, options: Mapping[str, Any]) -> fx.GraphModule:
     """Return a graph with parts around its norms as modules that renorm runs."""
     placeholders = sum(n.op == "placeholder" for n in calls.graph.nodes)
     norms = sum(map(is_norm, calls_of(calls)))
-    made, cut_out = parts.cut(calls, [None] * placeholders, options, _is_wanted, _is_worth)
+    # of norms that read each other each has a part: what one gives another is PyTorch's memory, and let go of
+    made, cut_out = parts.cut(calls, [None] * placeholders, options, _is_wanted, _is_worth, is_norm)
     for part in cut_out:  # all were asked for; in the first step their memory would lie behind what the step keeps
         part.wait()
     inside = [n for part in cut_out for n in part.calls]
