@@ -21,6 +21,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from renorm.torch import convolution_layouts, parts
 from renorm.torch.arrays import Order
 from renorm.torch.convolution_layouts import put_channels_last
+from renorm.torch.instance_norms import as_group_norms
 from renorm.torch.pixels import of_pixels
 from renorm.torch.recomputation import is_batch_norm
 
@@ -108,7 +109,6 @@ def _image(order: Any = torch.channels_last, *shape: int) -> Tensor:
     [
         (lambda x: x.relu(), [_image(torch.contiguous_format)]),
         (lambda x, y, z: x + y + z, [_image(), *[_image(torch.contiguous_format)] * 2]),
-        (lambda x: ATEN.native_group_norm(x, None, None, 2, 6, 20, 3, 1e-5)[0], [_image()]),
         (lambda x: x.reshape(2, 6, 20), [_image()]),
         (lambda x: x.cumsum(3), [_image()]),
         (lambda x, w: x * w, [_image(), torch.randn(5)]),  # of columns, and no channels
@@ -116,7 +116,7 @@ def _image(order: Any = torch.channels_last, *shape: int) -> Tensor:
         (lambda x, w: x * w, [_image(), torch.randn(2, 6, 1, 1)]),  # of channels of one image
         (lambda x: ATEN.softmax(x, 1, False), [_image()]),
     ],
-    ids=["first", "mostly first", "groups", "seen otherwise", "along a row", "columns", "lines", "gates", "softmax"],
+    ids=["first", "mostly first", "seen otherwise", "along a row", "columns", "lines", "gates", "softmax"],
 )
 def test_others_are_left(f: Callable[..., Any], given: list[Tensor]) -> None:
     assert of_pixels(traced(f, *given)) is None
@@ -209,10 +209,14 @@ def test_weights_of_few_pixels_take_channels_first(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     "norm",
-    [lambda c: nn.GroupNorm(2, c), nn.InstanceNorm2d, lambda c: nn.BatchNorm2d(c) if c > 6 else nn.GroupNorm(2, c)],
+    [
+        lambda c: nn.GroupNorm(2, c),
+        lambda c: nn.InstanceNorm2d(c, track_running_stats=True),
+        lambda c: nn.BatchNorm2d(c) if c > 6 else nn.GroupNorm(2, c),
+    ],
+    ids=["group", "instance", "one of them"],
 )
-def test_other_norms_keep_channels_first(norm: Callable[[int], nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution_layouts, "OTHERS", 0.01)
+def test_other_norms_keep_channels_first(norm: Callable[[int], nn.Module]) -> None:
     joint, _ = _joint(Network(norm).train(), torch.randn(3, 3, *SIZE))
     before = str(joint.graph)
     put_channels_last(joint)
@@ -227,12 +231,59 @@ def test_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(joint.graph) == before
 
 
-def test_a_network_learns_as_eager() -> None:
-    agree(*three(Loss().train(), steps=3))
+class Both(nn.Module):
+    """Instance norm of some channels, batch norm of the others."""
+
+    def __init__(self, channels: int, affine: bool):
+        super().__init__()
+        self.cut = channels // 2 - 1
+        self.first, self.rest = nn.InstanceNorm2d(self.cut, affine=affine), nn.BatchNorm2d(channels - self.cut)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, rest = x.split([self.cut, x.shape[1] - self.cut], 1)
+        return torch.cat([self.first(first), self.rest(rest)], 1)
 
 
-def test_parts_copy_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the graphs of a network with batch norms: images are read where they lie, and given so; but for the last one,
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "batch": nn.BatchNorm2d,
+    "instance": lambda channels: nn.InstanceNorm2d(channels, affine=True),
+    "both": lambda channels: Both(channels, affine=True),
+    "both, bare": lambda channels: Both(channels, affine=False),
+}
+
+
+@pytest.mark.parametrize("norm", list(NORMS))
+def test_a_network_learns_as_eager(norm: str) -> None:
+    agree(*three(Loss(NORMS[norm]).train(), steps=3))
+
+
+@pytest.mark.parametrize("how", ["functional", "function", "statistics"])
+def test_instance_norms_become_group_norms(how: str) -> None:
+    """They read rows; where they update statistics they stay what they are."""
+    seen = list[str]()
+    w, b, held = torch.randn(6), torch.randn(6), torch.rand(6)
+
+    def run(x: Tensor, mean: Tensor) -> Tensor:
+        if how == "functional":
+            return nn.functional.instance_norm(x, weight=w, bias=b, eps=0.1)
+        if how == "function":
+            return torch.instance_norm(x, w, None, None, None, True, 0.1, 1e-3, True)
+        return nn.functional.instance_norm(x, mean, held.clone(), momentum=0.3)
+
+    def backend(graph: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        as_group_norms(graph)
+        seen.extend(str(n.target) for n in graph.graph.nodes if n.op == "call_function")
+        return graph.forward
+
+    x, mean = torch.randn(3, 6, 5, 4), torch.randn(6)
+    found = torch.compile(run, backend=backend)(x, mean.clone())
+    torch.testing.assert_close(found, run(x, mean.clone()))
+    assert any("group_norm" in name for name in seen) == (how != "statistics")
+
+
+@pytest.mark.parametrize("norm", ["batch", "instance"])
+def test_parts_copy_nothing(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the graphs of a network with norms of channels: images are read where they lie, and given so; but for the last one,
     whose gradient comes from a number, and has no order of its own."""
     copied, contiguous = list[tuple[int, ...]](), Order.contiguous
 
@@ -246,7 +297,7 @@ def test_parts_copy_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         copied.append(tuple(y.shape))
         return y
 
-    compiled = torch.compile(Loss().train(), backend="renorm")
+    compiled = torch.compile(Loss(NORMS[norm]).train(), backend="renorm")
     monkeypatch.setattr(Order, "contiguous", seen)
     monkeypatch.setattr(parts, "_laid_out", laid_out)
     compiled(torch.randn(3, 3, *SIZE)).backward()

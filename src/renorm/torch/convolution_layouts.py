@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from torch.fx.node import map_arg
 
 from renorm.frontends.torch.reader import overload
-from renorm.torch.recomputation import is_batch_norm, is_norm
+from renorm.torch.recomputation import is_batch_norm, is_group_norm, is_norm
 
 _CLONE = torch.ops.aten.clone.default
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -24,16 +24,15 @@ _IMAGES = {"convolution.default": 1, "convolution_backward.default": 2}  # how m
 # below, what they do with weights, which is the same for one image and many, takes longer than it saves. Two threads of
 # a Xeon (6, 167), layers of resnet50, float32: 128 pixels 2.0 times as long, 400 1.05, 500 1.4, 1600 0.9, 6300 0.7
 LEAST = 1024
-OTHERS = 0.05  # of elements; resnet50_ibn, whose instance norms read 0.08 of them, takes 1.02 to 1.1 of the time
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # of oneDNN's convolutions
 
 
 def put_channels_last(joint: fx.GraphModule) -> None:
     """Have convolutions of a joint graph of fixed extents read channels_last, and state of all that follows how it lies
-    in memory then. Nothing is done where other norms than batch norms read images: these read channels first."""
+    in memory then. Nothing is done where norms of groups of channels read images, around which parts read no rows."""
     calls = [n for n in joint.graph.nodes if n.op == "call_function"]
     convolutions = [n for n in calls if overload(n) in _IMAGES and _is_onednns(n)]
-    if not convolutions or not _has_fixed_extents(joint) or not _are_batch_norms(calls):
+    if not convolutions or not _has_fixed_extents(joint) or not _are_of_channels(calls):
         return
     change = _Change(joint.graph)
     with torch.no_grad():
@@ -55,16 +54,18 @@ def _has_fixed_extents(joint: fx.GraphModule) -> bool:
     return all(isinstance(n, int) for x in given if isinstance(x, Tensor) for n in x.shape)
 
 
-def _are_batch_norms(calls: list[fx.Node]) -> bool:
-    """Return whether batch norms read all elements of images that norms read, but for OTHERS. PyTorch makes batch norms
-    of instance norms, which are of views [1, N * C, *S]."""
-    read = [(n, n.all_input_nodes[0]) for n in calls if is_norm(n)]
-    sizes = [(is_batch_norm(n) and "view" not in overload(x), x.meta["val"].numel()) for n, x in read if _is_image(x)]
-    return sum(n for is_batch, n in sizes if not is_batch) <= OTHERS * sum(n for _, n in sizes)
+def _are_of_channels(calls: list[fx.Node]) -> bool:
+    """Return whether norms of images are batch norms, and instance norms, which are group norms of channels; not those
+    that PyTorch makes batch norms of views [1, N * C, *S] of, where they update statistics."""
 
+    def is_of_channels(norm: fx.Node) -> bool:
+        x = norm.all_input_nodes[0]
+        if is_group_norm(norm):
+            return norm.args[-2] == x.meta["val"].shape[1]
+        return is_batch_norm(norm) and "view" not in overload(x)
 
-def _is_image(node: fx.Node) -> bool:
-    return node.meta["val"].dim() in _LAST
+    images = [n for n in calls if is_norm(n) and n.all_input_nodes[0].meta["val"].dim() in _LAST]
+    return all(map(is_of_channels, images))
 
 
 class _Change:
@@ -83,6 +84,8 @@ class _Change:
             self._put_last(node, images)
         if not any(x in self._was for x in node.all_input_nodes):
             return
+        if node.target is _CLONE and node.kwargs.get("memory_format") is torch.contiguous_format:
+            node.kwargs = {"memory_format": _LAST.get(node.meta["val"].dim(), torch.contiguous_format)}  # only dense
         now = _result(node)
         if now is None:
             self.put_back(node)

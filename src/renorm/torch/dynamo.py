@@ -18,6 +18,7 @@ from torch._guards import TracingContext
 from torch.fx.graph import _BoxedCodeGen
 
 from renorm.torch import training_graphs
+from renorm.torch.instance_norms import as_group_norms
 from renorm.torch.parts import LOG, calls_of, cut
 
 # Backward graphs are made with forward ones, not in the first step: what that takes of memory would lie behind what the
@@ -51,6 +52,8 @@ def backend(graph: fx.GraphModule, example_inputs: Sequence[Any], **options: Any
         decompositions={},
         keep_inference_input_mutations=True,  # of running statistics, which a pass that recomputes reads as they were
     )
+    if torch.is_grad_enabled():
+        as_group_norms(graph)
     with config.patch(_AT_ONCE):
         return made(graph, example_inputs)
 

@@ -2,7 +2,8 @@
 
     x [N, C, *S], in memory [N, *S, C] -> [N * S, C];  what a channel has, [C, 1, 1] or [1, C, 1, 1] -> [C]
 
-Calls that compute each element alone, and batch norms, whose statistics are of axis 1, give the same on both.
+Calls that compute each element alone, and batch norms, whose statistics are of axis 1, give the same on both. Group
+norms are told how many samples there are; renorm's readers take rows of them (`frontends/torch/overloads/norms.py`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from renorm.frontends.torch.reader import overload
-from renorm.torch.arrays import Order
-from renorm.torch.recomputation import is_batch_norm, is_pointwise
+from renorm.torch.recomputation import is_batch_norm, is_group_norm, is_pointwise
 
 _COPIES = ("detach", "alias", "clone", "_to_copy", "native_dropout_backward")
 _VIEWS = ("view", "_unsafe_view", "reshape")
@@ -27,7 +27,7 @@ def of_pixels(calls: fx.Graph) -> fx.Graph | None:
     if rows.rank not in (4, 5) or not all(isinstance(n, int) and n > 0 for x in given for n in x.shape):
         return None
     images = [x for x in given if rows.has_pixels(x)]
-    last = sum(x.numel() for x in images if Order.of(x).axis == -1)
+    last = sum(x.numel() for x in images if x.stride(1) == 1)
     if 2 * last <= sum(x.numel() for x in images):
         return None
     made, of = fx.Graph(), dict[fx.Node, fx.Node]()
@@ -75,7 +75,7 @@ class _Rows:
         given = [x for n in node.all_input_nodes if isinstance(x := n.meta.get("val"), Tensor) and x.dim()]
         if name == "getitem":
             return True
-        if is_batch_norm(node):
+        if is_batch_norm(node) or is_group_norm(node):
             return self.has_pixels(given[0])
         if name in _VIEWS:
             return self.is_nothing(node) or not any(map(self._is_of_images, (*given, held)))

@@ -35,6 +35,11 @@ def is_batch_norm(node: fx.Node) -> bool:
     return overload(node).removesuffix(".default") in (*_BATCH, "native_batch_norm_backward")
 
 
+def is_group_norm(node: fx.Node) -> bool:
+    """Return whether a call is a group norm of training, or its gradient."""
+    return overload(node) in ("native_group_norm.default", "native_group_norm_backward.default")
+
+
 def is_pointwise(node: fx.Node) -> bool:
     """Return whether a call computes each element of its result from few others."""
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags

@@ -9,7 +9,7 @@ from typing import Any
 from renorm import ops
 from renorm.core.dims import Dim
 from renorm.frontends.torch.call import Call, Given
-from renorm.frontends.torch.overloads.norms import rows_of
+from renorm.frontends.torch.overloads.norms import rows_of, samples_of
 from renorm.frontends.torch.overloads.table import reads
 from renorm.graph.ir import Value
 from renorm.ops.batch_norm_gradient import BatchNormGradient
@@ -171,13 +171,21 @@ def _batch_norm(
 
 
 def _of_slices(
-    c: Call, dy: Value, x: Value, mean: Value, invstd: Value, scale: Given, groups: int, wanted: Sequence[bool]
+    c: Call,
+    dy: Value,
+    x: Value,
+    mean: Value,
+    invstd: Value,
+    scale: Given,
+    groups: int,
+    wanted: Sequence[bool],
+    axis: int = 1,
 ) -> Any:
-    """Return gradients of x, scale and bias, of x as [N, C] or [N, C, S]."""
+    """Return gradients of x, scale and bias, of x as [N, C] or [N, C, S], channels on an axis."""
     statistics = (c.reshaped(c.cast(v, "float64"), (x.shape[0], groups)) for v in (mean, invstd))
-    own = None if scale is None else c.reshaped(scale, (x.shape[1],))
+    own = None if scale is None else c.reshaped(scale, (x.shape[axis],))
     like_x = c.reshaped(c.cast(dy, x.dtype), x.shape)
-    dx, sums = GroupNormGradient(num_groups=groups)(like_x, x, *statistics, own)
+    dx, sums = GroupNormGradient(num_groups=groups, axis=axis)(like_x, x, *statistics, own)
     added = ops.reduce_sum(sums, axes=(0,), keepdims=False)
     dbias, dscale = (c.sliced(added, 0, i, i + 1) for i in range(2))
     return _as(c, [dx, dscale, dbias], wanted)
@@ -197,8 +205,8 @@ def _group_norm(
     groups: int,
     mask: Sequence[bool],
 ) -> Any:
-    flat = c.reshaped(x, (batch, channels, spatial))
-    return _of_slices(c, dy, flat, mean, invstd, scale, groups, mask)
+    samples, axis = samples_of(c, x, batch, channels, spatial)
+    return _of_slices(c, dy, samples, mean, invstd, scale, groups, mask, axis)
 
 
 @reads("native_layer_norm_backward")

@@ -126,9 +126,10 @@ def _group_norm(
 def _native_group_norm(
     c: Call, x: Value, scale: Given, bias: Given, batch: Dim, channels: Dim, spatial: Dim, groups: int, eps: float
 ) -> Any:
-    if not c.read & {1, 2}:
+    if not c.read & {1, 2} and x.rank > 2:
         return [_group_norm(c, x, groups, scale, bias, eps), None, None]
-    return _of_slices(c, c.reshaped(x, (batch, channels, spatial)), scale, bias, groups, eps)
+    slices, axis = samples_of(c, x, batch, channels, spatial)
+    return _of_slices(c, slices, scale, bias, groups, eps, axis)
 
 
 def _affine(c: Call, shape: Sequence[Dim], dtype: str, given: Given, number: float) -> Value:
@@ -180,10 +181,19 @@ def rows_of(c: Call, x: Value, normalized: Sequence[Dim]) -> Value:
     return c.reshaped(x, (prod(x.shape[:axes]), prod(x.shape[axes:])))
 
 
-def _of_slices(c: Call, x: Value, scale: Given, bias: Given, groups: int, eps: float) -> list[Value]:
-    """Return y, mean and invstd of a norm over slices of x [N, C] or [N, C, S], as PyTorch says that they are."""
-    own = [None if p is None else c.reshaped(p, (x.shape[1],)) for p in (scale, bias)]
-    made = GroupNormTraining(num_groups=groups, epsilon=eps)(x, *own)
+def samples_of(c: Call, x: Value, batch: Dim, channels: Dim, spatial: Dim) -> tuple[Value, int]:
+    """Return x [N, C, *S] as [N, C, S], or rows of pixels [N * S, C] as [N, S, C], and the axis of channels."""
+    is_of_rows = x.rank == 2 and spatial != 1
+    return c.reshaped(
+        x, (batch, spatial, channels) if is_of_rows else (batch, channels, spatial)
+    ), 2 if is_of_rows else 1
+
+
+def _of_slices(c: Call, x: Value, scale: Given, bias: Given, groups: int, eps: float, axis: int = 1) -> list[Value]:
+    """Return y, mean and invstd of a norm over slices of x [N, C] or [N, C, S], channels on an axis, as PyTorch says
+    that they are."""
+    own = [None if p is None else c.reshaped(p, (x.shape[axis],)) for p in (scale, bias)]
+    made = GroupNormTraining(num_groups=groups, epsilon=eps, axis=axis)(x, *own)
     return [c.reshaped(c.cast(v, c.type(i)[0]), c.type(i)[1]) for i, v in enumerate(made)]
 
 
