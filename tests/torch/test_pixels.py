@@ -283,8 +283,8 @@ def test_instance_norms_become_group_norms(how: str) -> None:
 
 @pytest.mark.parametrize("norm", ["batch", "instance"])
 def test_parts_copy_nothing(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the graphs of a network with norms of channels: images are read where they lie, and given so; but for the last one,
-    whose gradient comes from a number, and has no order of its own."""
+    """In the graphs of a network with norms of channels: images are read where they lie, and given so; but for the last
+    one, whose gradient comes from a number, and has no order of its own."""
     copied, contiguous = list[tuple[int, ...]](), Order.contiguous
 
     def seen(order: Order, x: Tensor) -> Tensor:
