@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 import torch
 from tests.torch.training_networks import ACTIVATIONS, CHANNELS, RANKS, SIZE, Block, Network, learned
 from torch import Tensor, fx, nn
+from torch._functorch import config
 
 import renorm
-from renorm.torch import compilations, training_graphs
+from renorm.torch import compilations, convolution_layouts, training_graphs
 from renorm.torch.compilations import Compilation
 from renorm.torch.regions import regions
 
@@ -34,6 +36,13 @@ def begin_anew() -> None:
     torch.compiler.reset()
     compilations._EQUAL.clear()
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """With less than all that activations take."""
+    with config.patch(activation_memory_budget=0.5):
+        yield
 
 
 def told(caplog: pytest.LogCaptureFixture) -> str:
@@ -207,6 +216,51 @@ def test_results_of_norms_are_not_kept(norm: str) -> None:
     with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t.numel()) or t, lambda t: t):
         run(x.requires_grad_())
     assert sum(n >= x.numel() for n in packed) == 1
+
+
+@pytest.mark.parametrize("kind", ["relu", "silu", "relu6", "hardswish", "elu", "mish"])
+@pytest.mark.parametrize("least", [1, 10**6], ids=["last", "first"])
+@pytest.mark.usefixtures("little_memory")
+def test_activations_of_batch_norms_are_not_kept(kind: str, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of convolution, norm, activation, convolution the backward pass is given what the first and the norm read."""
+    monkeypatch.setattr(convolution_layouts, "LEAST", least)  # pixels from which images are channels_last
+    convs = [nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1) for _ in range(2)]
+    module = nn.Sequential(convs[0], nn.BatchNorm2d(CHANNELS), ACTIVATIONS[kind](), convs[1])
+    x, packed = torch.randn(4, CHANNELS, *SIZE), list[int]()
+    run = torch.compile(module, backend="renorm")
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t.numel()) or t, lambda t: t):
+        run(x.requires_grad_())
+    assert sum(n >= x.numel() for n in packed) == 2
+
+
+@pytest.mark.parametrize("kind", ["relu", "silu", "hardswish"])
+@pytest.mark.usefixtures("little_memory")
+def test_activations_are_made_again(kind: str) -> None:
+    agree(*three(_After(Block(nn.BatchNorm2d(CHANNELS), nn.BatchNorm2d(CHANNELS), kind)).train(), steps=3))
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_an_activation_that_is_a_result_is_kept() -> None:
+    """It is there in any case."""
+
+    class Given(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm = nn.Conv2d(3, CHANNELS, 1), nn.BatchNorm2d(CHANNELS)
+            self.last = nn.Conv2d(CHANNELS, CHANNELS, 1)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            y = self.norm(self.first(x)).relu()
+            return y, self.last(y)
+
+    packed = list[int]()
+    module = Given().train()
+    x = torch.randn(4, 3, *SIZE)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t.data_ptr()) or t, lambda t: t):
+        y, z = torch.compile(module, backend="renorm")(x)
+    assert y.data_ptr() in packed
+    (y.square().mean() + z.square().mean()).backward()
+    assert module.first.weight.grad is not None
 
 
 def test_norms_that_are_frozen() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from renorm.frontends.torch.reader import overload
 from renorm.torch.recomputation import is_batch_norm, is_group_norm, is_pointwise
 
-_COPIES = ("detach", "alias", "clone", "_to_copy", "native_dropout_backward")
+_COPIES = ("detach", "alias", "clone", "_to_copy")
 _VIEWS = ("view", "_unsafe_view", "reshape")
 
 

@@ -1,16 +1,18 @@
 """Keep inputs and statistics of norms for the backward pass, which their own gradients read, and not their results.
 
 A call that reads a norm's result element by element reads the input in its place, and computes the result on the way:
-as many bytes are moved, and fewer kept. A product would have the result written once more, and reads one that is kept.
+as many bytes are moved, and fewer kept. The activation of a batch norm, which a convolution's gradient reads, may be
+made once more in front of that: an image is read and written, and one less is kept.
 
     y = norm(x), z = silu(y); in the backward pass silu'(y) -> silu'((x - mean) * invstd * scale + bias)
+    w' = convolution_backward(dy, z, w) -> convolution_backward(dy, silu((x - mean) * invstd * scale + bias), w)
 """
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +23,10 @@ from renorm.frontends.torch.reader import overload
 
 RECOMPUTED = "renorm_recomputed"  # in what is known of a call that PyTorch would not make
 _ATEN = torch.ops.aten
+_UNTAGGED = {  # calls that PyTorch does not say are pointwise, and are
+    "hardswish", "hardswish_backward", "hardsigmoid_backward", "hardtanh_backward", "leaky_relu_backward",
+    "elu_backward", "softplus_backward", "mish_backward", "native_dropout_backward",
+}  # fmt: skip
 _NORM = re.compile("(batch|instance|group|layer|rms)_norm")
 _BATCH = ("_native_batch_norm_legit_functional", "_native_batch_norm_legit.no_stats")
 
@@ -42,27 +48,54 @@ def is_group_norm(node: fx.Node) -> bool:
 
 def is_pointwise(node: fx.Node) -> bool:
     """Return whether a call computes each element of its result from few others."""
-    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
+    is_tagged = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
+    return is_tagged or overload(node).partition(".")[0] in _UNTAGGED
 
 
-def keep_inputs_of_norms(joint: fx.GraphModule, forward_outputs: int) -> None:
-    """Have the backward part of a joint graph read no results of norms."""
-    forward, places = _forward(joint, forward_outputs), {n: i for i, n in enumerate(joint.graph.nodes)}
+def keep_inputs_of_norms(joint: fx.GraphModule, forward_outputs: int, keeps_activations: bool) -> None:
+    """Have the backward part of a joint graph read no results of norms, and if wanted no activations of batch norms."""
     for node in [n for n in joint.graph.nodes if n.op == "call_function"]:
         if overload(node) == "detach.default":  # values and their detached selves would both be kept
             node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op == "call_function")
+    joint.graph.eliminate_dead_code()
+    forward, places = _forward(joint, forward_outputs), {n: i for i, n in enumerate(joint.graph.nodes)}
     for norm in [n for n in forward if is_norm(n)]:
         _widen(norm)
         for y in [u for u in norm.users if overload(u) == "getitem" and u.args[1] == 0]:
-            behind = [u for u in y.users if u not in forward and u.op == "call_function"]
-            if not behind or not all(map(is_pointwise, behind)):
-                continue
-            if (made := _again(joint.graph, norm, y, min(behind, key=places.__getitem__))) is not None:
-                for user in behind:
-                    user.replace_input_with(y, made)
+            behind = _behind(y, forward, places)
+            if all(map(is_pointwise, behind)):
+                _make_again(joint.graph, norm, y, y, behind)
+            z = _activation(y, forward) if is_batch_norm(norm) and not keeps_activations else None
+            if z is not None:
+                _make_again(joint.graph, norm, y, z, _behind(z, forward, places))
     joint.graph.eliminate_dead_code()
     joint.graph.lint()
     joint.recompile()
+
+
+def _behind(x: fx.Node, forward: Container[fx.Node], places: Mapping[fx.Node, int]) -> list[fx.Node]:
+    """Return the calls of the backward part that read x, in the order of the graph."""
+    return sorted([u for u in x.users if u not in forward and u.op == "call_function"], key=places.__getitem__)
+
+
+def _make_again(graph: fx.Graph, norm: fx.Node, y: fx.Node, value: fx.Node, behind: Sequence[fx.Node]) -> None:
+    """Have calls read what is made in front of them of a norm's input. value: y, its result, or an activation of y."""
+    made = _again(graph, norm, y, behind[0]) if behind else None
+    if made is None:
+        return
+    if value is not y:
+        made = _Calls(graph, behind[0], value)(value.target, made, *value.args[1:], **value.kwargs)
+    for user in behind:
+        user.replace_input_with(value, made)
+
+
+def _activation(y: fx.Node, forward: Container[fx.Node]) -> fx.Node | None:
+    """Return the one call of the forward part that reads a norm's result, where it computes each element of it, and
+    nobody is given what it makes."""
+    users = [u for u in y.users if u in forward]
+    if len(users) != 1 or not is_pointwise(users[0]) or users[0].all_input_nodes != [y]:
+        return None
+    return None if any(u.op == "output" for u in users[0].users) else users[0]
 
 
 def _widen(norm: fx.Node) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, fx
+from torch._functorch import config
 from torch._functorch.partitioners import default_partition
 
 from renorm.frontends.torch.reader import overload
@@ -26,7 +27,7 @@ _MOVES = {"view", "_unsafe_view", "reshape", "detach", "alias", "_to_copy", "exp
 def partition(joint: fx.GraphModule, inputs: Any, **stated: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Return the forward and the backward graph of a joint one, as AOTAutograd asks for them."""
     put_channels_last(joint)
-    keep_inputs_of_norms(joint, stated["num_fwd_outputs"])
+    keep_inputs_of_norms(joint, stated["num_fwd_outputs"], config.activation_memory_budget >= 1)
     return default_partition(joint, inputs, **stated)
 
 
@@ -44,7 +45,7 @@ def _is_wanted(node: fx.Node) -> bool:
     """Return whether a call may be in a part: a norm, or what computes or moves elements of a large tensor."""
     if is_norm(node):
         return True
-    is_around = is_pointwise(node) or overload(node).partition(".")[0] in (*_MOVES, "native_dropout_backward")
+    is_around = is_pointwise(node) or overload(node).partition(".")[0] in _MOVES
     floats = all(x.is_floating_point() for x in results_of(node) if isinstance(x, Tensor))
     return is_around and floats and _size(node) >= LEAST
 
