@@ -179,7 +179,7 @@ class _Downsampling(nn.Module):
 
 
 def test_modules_keep_no_image_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one norm gives another is a tensor, and does not lie in the arena of a module of both."""
+    """Find no image in arenas: what one norm gives another is a tensor."""
     made = compiled_kernels(monkeypatch)
     x = torch.randn(5, CHANNELS, *SIZE, requires_grad=True)
     y = torch.compile(_Downsampling().train(), backend="renorm")(x)

@@ -119,7 +119,7 @@ class _Change:
 def _pixels(node: fx.Node, images: int) -> int:
     """Return how many pixels each weight of a convolution, or of its gradient, is multiplied with."""
     seen = [x.meta["val"] for x in (*node.args[:images], node) if isinstance(x, fx.Node)]
-    return min(x.numel() // x.shape[1] for x in seen if isinstance(x, Tensor))
+    return min(x.numel() // max(1, x.shape[1]) for x in seen if isinstance(x, Tensor))
 
 
 def _result(node: fx.Node) -> Any:

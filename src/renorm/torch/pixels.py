@@ -44,7 +44,7 @@ def of_pixels(calls: fx.Graph) -> fx.Graph | None:
 
 
 class _Rows:
-    """What stands for tensors of a part whose images have a rank."""
+    """Give rows of pixels for the images of a part, which are of one rank."""
 
     def __init__(self, rank: int):
         self.rank = rank

@@ -95,7 +95,8 @@ def _activation(y: fx.Node, forward: Container[fx.Node]) -> fx.Node | None:
     users = [u for u in y.users if u in forward]
     if len(users) != 1 or not is_pointwise(users[0]) or users[0].all_input_nodes != [y]:
         return None
-    return None if any(u.op == "output" for u in users[0].users) else users[0]
+    is_random = torch.Tag.nondeterministic_seeded in getattr(users[0].target, "tags", ())
+    return None if is_random or any(u.op == "output" for u in users[0].users) else users[0]
 
 
 def _widen(norm: fx.Node) -> None:

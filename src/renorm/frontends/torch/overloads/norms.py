@@ -183,10 +183,9 @@ def rows_of(c: Call, x: Value, normalized: Sequence[Dim]) -> Value:
 
 def samples_of(c: Call, x: Value, batch: Dim, channels: Dim, spatial: Dim) -> tuple[Value, int]:
     """Return x [N, C, *S] as [N, C, S], or rows of pixels [N * S, C] as [N, S, C], and the axis of channels."""
-    is_of_rows = x.rank == 2 and spatial != 1
-    return c.reshaped(
-        x, (batch, spatial, channels) if is_of_rows else (batch, channels, spatial)
-    ), 2 if is_of_rows else 1
+    if x.rank == 2 and spatial != 1:
+        return c.reshaped(x, (batch, spatial, channels)), 2
+    return c.reshaped(x, (batch, channels, spatial)), 1
 
 
 def _of_slices(c: Call, x: Value, scale: Given, bias: Given, groups: int, eps: float, axis: int = 1) -> list[Value]:
