@@ -93,6 +93,14 @@ def compiled(networks: str, batches: str, threads: int | None, rounds: int, seco
     print(path)
 
 
+@main.command("compiled-page")
+def compiled_page() -> None:
+    """Writes docs/torch-compile.md from the newest results of each machine."""
+    from benchmarks.compiled_page import write as write_page  # needs PyTorch
+
+    print(write_page())
+
+
 @main.command("training-steps")
 @click.option("--networks", default="resnet50,resnet50_ibn", show_default=True)
 @click.option("--batches", default="8,32", show_default=True)

@@ -20,10 +20,10 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from renorm.torch import convolution_layouts, parts
 from renorm.torch.arrays import Order
+from renorm.torch.calls import is_batch_norm
 from renorm.torch.convolution_layouts import put_channels_last
 from renorm.torch.instance_norms import as_group_norms
 from renorm.torch.pixels import of_pixels
-from renorm.torch.recomputation import is_batch_norm
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 ATEN = torch.ops.aten

@@ -33,11 +33,13 @@ class Fusion(IntEnum):
     INJECTIVE = 2  # each result element needs one element of each operand, at an index computed from its own
     REDUCTION = 3  # elementwise and broadcast ops may precede it in its kernel, and follow it
     OUT_ELEMENTWISE_FUSABLE = 4  # elementwise and broadcast ops may follow it in its kernel
+    AFTER_SLICES = 6  # slices may precede it in its kernel, which reads them where they lie; not TVM's
     OPAQUE = 8  # alone
 
 
 ELEMENTWISE, BROADCAST, INJECTIVE = Fusion.ELEMENTWISE, Fusion.BROADCAST, Fusion.INJECTIVE
 REDUCTION, OUT_ELEMENTWISE_FUSABLE, OPAQUE = Fusion.REDUCTION, Fusion.OUT_ELEMENTWISE_FUSABLE, Fusion.OPAQUE
+AFTER_SLICES = Fusion.AFTER_SLICES
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from renorm import te
 from renorm.core.dtypes import FLOATS
 from renorm.graph.attributes import Bool, Float, String
 from renorm.graph.ir import Node
-from renorm.graph.op import OPAQUE, OpDef, Reject, Sample
+from renorm.graph.op import AFTER_SLICES, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, bf16, boolean, f16, f32, f64
 from renorm.ops.batch_norm_parts import MULTIPLIES
 from renorm.ops.shared.batch_references import moments_reference, moved_reference, normalized_reference
@@ -38,7 +38,7 @@ class BatchNormTraining(OpDef):
         " mean: V[C], var: V[C], invstd: V[C], count: f64[1]"
     )
     types = {"T": FLOATS, "U": FLOATS, "P": FLOATS, "V": FLOATS}
-    fusion = OPAQUE
+    fusion = AFTER_SLICES
     scheduled_as = "normalization"
     is_normalization = True
     form_of = "batch_norm"

@@ -6,6 +6,7 @@ post-dominator p, the first node through which every path from it to an output r
     from a reduction, convolution, product   all up to p are elementwise or broadcast, and keep the shape: a tail
     from elementwise .. injective            all between are at most injective, and p is that too, or a reduction
     from slices, permutations, reshapes      p reads operands often, as attention does, and rows stay rows
+    from slices with step 1, split axes      p is a normalization with several results, which reads them in their place
     from elementwise, broadcast              p copies what it reads (a convolution that pads), and they are as copied
     from a normalization                     p moves whole axes (a transpose, a concatenation), and all else that it
                                              reads is made for it alone by nodes that are at most injective
@@ -27,12 +28,13 @@ from math import inf, prod
 
 from renorm.core.common_ancestor import Ancestry
 from renorm.core.dims import Shape
+from renorm.core.shapes import regrouping
 from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.index_map import Moved, Permuted, Regrouped, Strided
 from renorm.graph.ir import External, Graph, Group, Node, Value
 from renorm.graph.names import Names
-from renorm.graph.op import BROADCAST, INJECTIVE, OPAQUE, REDUCTION, Fusion
+from renorm.graph.op import AFTER_SLICES, BROADCAST, INJECTIVE, OPAQUE, REDUCTION, Fusion
 from renorm.ops.schedules import blocks
 from renorm.ops.shared.attending import LINE
 from renorm.ops.shared.movement import Movement
@@ -83,9 +85,10 @@ class Fuse:
 
 
 def kind_of(node: Node, context: Context) -> Fusion:
-    """Return how a node may share a kernel on the target, what a user has overridden included. Nodes with several
-    results stay alone."""
-    return registry.fusion_kind(node, context.target) if len(node.outputs) == 1 else OPAQUE
+    """Return how a node may share a kernel on the target, what a user has overridden included. Behind nodes with
+    several results nothing stands in their kernel."""
+    kind = registry.fusion_kind(node, context.target)
+    return kind if len(node.outputs) == 1 or kind == AFTER_SLICES else OPAQUE
 
 
 def name_groups(graph: Graph) -> None:
@@ -113,6 +116,27 @@ def _is_view(node: Node) -> bool:
     steps = (Permuted, Regrouped, Strided)
     maps = node.op.maps(node) if isinstance(node.op, Movement) else []
     return bool(maps) and all(isinstance(m, Moved) and all(isinstance(x, steps) for x in m.steps) for m in maps)
+
+
+def _take_slices(nodes: Iterable[Node]) -> bool:
+    """Return whether nodes take slices with step 1, and besides at most split axes: elements then lie in an operand as
+    they do in the result, with others between rows."""
+    steps = [(n, x) for n in nodes for m in _maps(n) for x in (m.steps if isinstance(m, Moved) else [None])]
+    return any(isinstance(x, Strided) for _, x in steps) and all(_keeps_order(n, x) for n, x in steps)
+
+
+def _keeps_order(node: Node, step: object) -> bool:
+    if isinstance(step, Strided):
+        return all(s.step in (None, 1) for s in step.slices)
+    x = node.inputs[0]
+    if not isinstance(step, Regrouped) or x is None:
+        return False
+    return all(len(old) == 1 for old, _ in regrouping(x.shape, node.output.shape))
+
+
+def _maps(node: Node) -> Sequence[object]:
+    """Return where the elements of results come from; one unknown where an op does not say."""
+    return (node.op.maps(node) if isinstance(node.op, Movement) else []) or [None]
 
 
 def _keeps_rows(node: Node) -> bool:
@@ -223,7 +247,7 @@ class _Partition:
 
     def grow_tail(self, anchor: Node) -> None:
         """Lets elementwise and broadcast nodes after a reduction, convolution or product join its kernel."""
-        if self.kinds[anchor] >= OPAQUE:
+        if self.kinds[anchor] >= AFTER_SLICES:
             return
         while True:
             exit = self.sets[anchor].exit
@@ -272,7 +296,9 @@ class _Partition:
         ):
             return
         moving = max(self.kinds[n] for n in (node, *between)) > BROADCAST
-        if self.kinds[end] <= INJECTIVE or self.kinds[end] == REDUCTION or (not moving and self._copies(end)):
+        reads_there = self.kinds[end] == AFTER_SLICES and _take_slices([*own.nodes, *between])
+        takes = self.kinds[end] <= INJECTIVE or self.kinds[end] == REDUCTION or reads_there
+        if takes or (not moving and self._copies(end)):
             self._join(node, [*between, end])
 
     def _copies(self, node: Node) -> bool:
@@ -287,7 +313,7 @@ class _Partition:
         if x is None or x.producer is None:
             return False
         own = self.sets[x.producer]
-        if own.exit is not x.producer or own.anchor is None or self.kinds[own.anchor] >= OPAQUE:
+        if own.exit is not x.producer or own.anchor is None or self.kinds[own.anchor] >= AFTER_SLICES:
             return False
         if own.has_statistic or self.readers(own.exit) == [node]:
             return False

@@ -23,6 +23,7 @@ from renorm.passes import (
     contractions,
     decompose,
     dilation,
+    flattened_products,
     fold,
     padding,
     products,
@@ -78,6 +79,8 @@ KERNELS: list[tuple[int, Pass]] = [
     (0, FixStaticOperands(opens=True)),
     (0, ApplyRules((*unpack.RULES, *split_variadic.RULES))),
     (2, JoinBatchNorms()),
+    (2, ApplyRules(flattened_products.RULES)),
+    (2, RemoveDeadCode()),  # views, beside which patterns would find other readers
     (2, ApplyRules(IN_KERNELS)),
     (1, FoldConstants()),
     (1, ShareCommon()),

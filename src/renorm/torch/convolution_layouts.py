@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from torch.fx.node import map_arg
 
 from renorm.frontends.torch.reader import overload
-from renorm.torch.recomputation import is_batch_norm, is_group_norm, is_norm
+from renorm.torch.calls import is_batch_norm, is_group_norm, is_norm
 
 _CLONE = torch.ops.aten.clone.default
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}

@@ -25,10 +25,10 @@ from renorm.frontends.torch.extents import Extents
 from renorm.frontends.torch.reader import Reader, overload, stated
 from renorm.runtime.module import Module
 from renorm.torch.arrays import Order, tensor_of
+from renorm.torch.calls import RECOMPUTED
 from renorm.torch.compilations import AnyModule, Compilation, compilation
 from renorm.torch.kernels import team
 from renorm.torch.pixels import of_pixels
-from renorm.torch.recomputation import RECOMPUTED
 from renorm.torch.regions import regions
 
 LOG = logging.getLogger("renorm.torch")

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from renorm.frontends.torch.reader import overload
-from renorm.torch.recomputation import is_batch_norm, is_group_norm, is_pointwise
+from renorm.torch.calls import is_batch_norm, is_group_norm, is_pointwise
 
 _COPIES = ("detach", "alias", "clone", "_to_copy")
 _VIEWS = ("view", "_unsafe_view", "reshape")
@@ -77,6 +77,8 @@ class _Rows:
             return True
         if is_batch_norm(node) or is_group_norm(node):
             return self.has_pixels(given[0])
+        if name in ("slice", "cat"):  # of channels, which are axis 1 of rows as well
+            return node.args[1:2] == (1,) and all(map(self.has_pixels, given))
         if name in _VIEWS:
             return self.is_nothing(node) or not any(map(self._is_of_images, (*given, held)))
         if not (is_pointwise(node) or name in _COPIES or not given):

@@ -11,71 +11,31 @@ made once more in front of that: an image is read and written, and one less is k
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.node import map_arg
 
 from renorm.frontends.torch.reader import overload
+from renorm.torch.calls import BATCH_NORMS, Calls, is_batch_norm, is_norm, is_pointwise, readers_behind
 
-RECOMPUTED = "renorm_recomputed"  # in what is known of a call that PyTorch would not make
 _ATEN = torch.ops.aten
-_UNTAGGED = {  # calls that PyTorch does not say are pointwise, and are
-    "hardswish", "hardswish_backward", "hardsigmoid_backward", "hardtanh_backward", "leaky_relu_backward",
-    "elu_backward", "softplus_backward", "mish_backward", "native_dropout_backward",
-}  # fmt: skip
-_NORM = re.compile("(batch|instance|group|layer|rms)_norm")
-_BATCH = ("_native_batch_norm_legit_functional", "_native_batch_norm_legit.no_stats")
 
 
-def is_norm(node: fx.Node) -> bool:
-    """Return whether a call is a normalization, or the gradient of one."""
-    return node.op == "call_function" and _NORM.search(overload(node)) is not None
-
-
-def is_batch_norm(node: fx.Node) -> bool:
-    """Return whether a call is a batch norm of training, or its gradient."""
-    return overload(node).removesuffix(".default") in (*_BATCH, "native_batch_norm_backward")
-
-
-def is_group_norm(node: fx.Node) -> bool:
-    """Return whether a call is a group norm of training, or its gradient."""
-    return overload(node) in ("native_group_norm.default", "native_group_norm_backward.default")
-
-
-def is_pointwise(node: fx.Node) -> bool:
-    """Return whether a call computes each element of its result from few others."""
-    is_tagged = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
-    return is_tagged or overload(node).partition(".")[0] in _UNTAGGED
-
-
-def keep_inputs_of_norms(joint: fx.GraphModule, forward_outputs: int, keeps_activations: bool) -> None:
-    """Have the backward part of a joint graph read no results of norms, and if wanted no activations of batch norms."""
-    for node in [n for n in joint.graph.nodes if n.op == "call_function"]:
-        if overload(node) == "detach.default":  # values and their detached selves would both be kept
-            node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op == "call_function")
-    joint.graph.eliminate_dead_code()
-    forward, places = _forward(joint, forward_outputs), {n: i for i, n in enumerate(joint.graph.nodes)}
+def keep_inputs_of_norms(joint: fx.GraphModule, forward: Mapping[fx.Node, None], keeps_activations: bool) -> None:
+    """Have the backward part of a joint graph read no results of norms, and if wanted no activations of batch norms.
+    forward: the other part."""
+    places = {n: i for i, n in enumerate(joint.graph.nodes)}
     for norm in [n for n in forward if is_norm(n)]:
         _widen(norm)
         for y in [u for u in norm.users if overload(u) == "getitem" and u.args[1] == 0]:
-            behind = _behind(y, forward, places)
+            behind = readers_behind(y, forward, places)
             if all(map(is_pointwise, behind)):
                 _make_again(joint.graph, norm, y, y, behind)
             z = _activation(y, forward) if is_batch_norm(norm) and not keeps_activations else None
             if z is not None:
-                _make_again(joint.graph, norm, y, z, _behind(z, forward, places))
-    joint.graph.eliminate_dead_code()
-    joint.graph.lint()
-    joint.recompile()
-
-
-def _behind(x: fx.Node, forward: Container[fx.Node], places: Mapping[fx.Node, int]) -> list[fx.Node]:
-    """Return the calls of the backward part that read x, in the order of the graph."""
-    return sorted([u for u in x.users if u not in forward and u.op == "call_function"], key=places.__getitem__)
+                _make_again(joint.graph, norm, y, z, readers_behind(z, forward, places))
 
 
 def _make_again(graph: fx.Graph, norm: fx.Node, y: fx.Node, value: fx.Node, behind: Sequence[fx.Node]) -> None:
@@ -84,7 +44,7 @@ def _make_again(graph: fx.Graph, norm: fx.Node, y: fx.Node, value: fx.Node, behi
     if made is None:
         return
     if value is not y:
-        made = _Calls(graph, behind[0], value)(value.target, made, *value.args[1:], **value.kwargs)
+        made = Calls(graph, behind[0], value)(value.target, made, *value.args[1:], **value.kwargs)
     for user in behind:
         user.replace_input_with(value, made)
 
@@ -116,42 +76,14 @@ def _widen(norm: fx.Node) -> None:
             user.meta["val"] = results[index]
 
 
-def _forward(joint: fx.GraphModule, outputs: int) -> dict[fx.Node, None]:
-    """Return the nodes that the first results are made of, in the order of the graph."""
-    (results,) = (n.args[0] for n in joint.graph.nodes if n.op == "output")
-    assert isinstance(results, Sequence)
-    waiting, found = [r for r in results[:outputs] if isinstance(r, fx.Node)], set[fx.Node]()
-    while waiting:
-        node = waiting.pop()
-        if node not in found:
-            found.add(node)
-            waiting += node.all_input_nodes
-    return {n: None for n in joint.graph.nodes if n in found}
-
-
-class _Calls:
-    """Appends calls in front of a node, with what PyTorch says of their results."""
-
-    def __init__(self, graph: fx.Graph, before: fx.Node, like: fx.Node):
-        self._graph, self._before, self._like = graph, before, like
-
-    def __call__(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        with self._graph.inserting_before(self._before):
-            made = self._graph.call_function(target, args, kwargs)
-        given = map_arg((args, kwargs), lambda n: n.meta["val"])
-        made.meta = {k: v for k, v in self._like.meta.items() if k in ("nn_module_stack", "stack_trace", "seq_nr")}
-        made.meta |= {"val": target(*given[0], **given[1]), RECOMPUTED: True}
-        return made
-
-
 def _again(graph: fx.Graph, norm: fx.Node, y: fx.Node, before: fx.Node) -> fx.Node | None:
     """Return y of a norm, made of its input and its statistics in front of a node; None for a norm of another kind."""
-    call, name = _Calls(graph, before, norm), overload(norm).removesuffix(".default")
+    call, name = Calls(graph, before, norm), overload(norm).removesuffix(".default")
     x, of = norm.args[0], y.meta["val"]
     held = x.meta["val"] if isinstance(x, fx.Node) else None
     if not isinstance(held, Tensor) or not isinstance(of, Tensor):
         return None
-    if name in _BATCH and held.dim() > 1:
+    if name in BATCH_NORMS and held.dim() > 1:
         scale, bias, around = norm.args[1], norm.args[2], [-1, *[1] * (held.dim() - 2)]
         mean, invstd = (_on(graph, call, norm, i, around) for i in (1, 2))
     elif name == "native_layer_norm":
@@ -185,12 +117,12 @@ def _result(graph: fx.Graph, norm: fx.Node, index: int) -> fx.Node:
     return made
 
 
-def _on(graph: fx.Graph, call: _Calls, norm: fx.Node, index: int, around: Sequence[int]) -> fx.Node:
+def _on(graph: fx.Graph, call: Calls, norm: fx.Node, index: int, around: Sequence[int]) -> fx.Node:
     return call(_ATEN.view.default, _result(graph, norm, index), around)
 
 
 def _of_channels(
-    graph: fx.Graph, call: _Calls, norm: fx.Node, index: int, batch: Any, channels: Any, groups: int, around: Any
+    graph: fx.Graph, call: Calls, norm: fx.Node, index: int, batch: Any, channels: Any, groups: int, around: Any
 ) -> fx.Node:
     """Return a statistic of groups [N, G] as one of channels [N, C, 1, ..]."""
     of_groups = call(_ATEN.view.default, _result(graph, norm, index), [batch, groups, 1])

@@ -16,9 +16,11 @@ from torch._functorch.partitioners import default_partition
 
 from renorm.frontends.torch.reader import overload
 from renorm.torch import parts
+from renorm.torch.calls import forward_part, is_norm, is_pointwise
 from renorm.torch.convolution_layouts import put_channels_last
 from renorm.torch.parts import LOG, calls_of, results_of
-from renorm.torch.recomputation import is_norm, is_pointwise, keep_inputs_of_norms
+from renorm.torch.recomputation import keep_inputs_of_norms
+from renorm.torch.slices_of_images import FOR_NORMS, make_copies_again, slice_for_norms
 
 LEAST = 4096  # elements of a result that a part is made for
 _MOVES = {"view", "_unsafe_view", "reshape", "detach", "alias", "_to_copy", "expand"}
@@ -27,7 +29,18 @@ _MOVES = {"view", "_unsafe_view", "reshape", "detach", "alias", "_to_copy", "exp
 def partition(joint: fx.GraphModule, inputs: Any, **stated: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Return the forward and the backward graph of a joint one, as AOTAutograd asks for them."""
     put_channels_last(joint)
-    keep_inputs_of_norms(joint, stated["num_fwd_outputs"], config.activation_memory_budget >= 1)
+    for node in calls_of(joint):
+        if overload(node) == "detach.default":  # values and their detached selves would both be kept
+            (x,) = node.all_input_nodes
+            node.replace_all_uses_with(x, delete_user_cb=lambda user: user.op == "call_function")
+    slice_for_norms(joint)
+    joint.graph.eliminate_dead_code()
+    forward = forward_part(joint, stated["num_fwd_outputs"])
+    make_copies_again(joint, forward)
+    keep_inputs_of_norms(joint, forward, config.activation_memory_budget >= 1)
+    joint.graph.eliminate_dead_code()
+    joint.graph.lint()
+    joint.recompile()
     return default_partition(joint, inputs, **stated)
 
 
@@ -45,9 +58,15 @@ def _is_wanted(node: fx.Node) -> bool:
     """Return whether a call may be in a part: a norm, or what computes or moves elements of a large tensor."""
     if is_norm(node):
         return True
-    is_around = is_pointwise(node) or overload(node).partition(".")[0] in _MOVES
+    is_around = is_pointwise(node) or overload(node).partition(".")[0] in _MOVES or FOR_NORMS in node.meta
+    is_around = is_around or (overload(node) == "cat.default" and any(map(_is_of_norm, node.all_input_nodes)))
     floats = all(x.is_floating_point() for x in results_of(node) if isinstance(x, Tensor))
     return is_around and floats and _size(node) >= LEAST
+
+
+def _is_of_norm(node: fx.Node) -> bool:
+    """Return whether a norm gives a value, or a gradient of an image."""
+    return overload(node) == "getitem" and node.args[1:] == (0,) and is_norm(node.all_input_nodes[0])
 
 
 def _is_worth(calls: Sequence[fx.Node]) -> bool:

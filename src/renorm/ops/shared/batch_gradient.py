@@ -11,7 +11,7 @@ import numpy as np
 from renorm import te
 from renorm.core.dtypes import FLOATS, compute_dtype, unit_roundoff
 from renorm.graph.attributes import Bool
-from renorm.graph.op import OPAQUE, OpDef
+from renorm.graph.op import AFTER_SLICES, OpDef
 from renorm.graph.types import Operand, TensorType
 from renorm.ops.shared.batch_references import along_channels
 from renorm.ops.shared.batch_statistics import double, number, statistics_dtype
@@ -119,7 +119,7 @@ class BatchGradient(OpDef):
     not statistics of x; residual: g is a result too, the gradient of what was added after the norm."""
 
     types = {"T": FLOATS, "U": FLOATS, "V": FLOATS}
-    fusion = OPAQUE
+    fusion = AFTER_SLICES
     frozen = Bool(False)
     residual = Bool(False)
 

@@ -17,7 +17,7 @@ from renorm.core.shapes import normalize_axis
 from renorm.expr.extents import same_extent
 from renorm.expr.nodes import as_expr, cast
 from renorm.graph.attributes import Bool, Int
-from renorm.graph.op import OPAQUE, REDUCTION, OpDef
+from renorm.graph.op import AFTER_SLICES, REDUCTION, OpDef
 from renorm.graph.types import Operand
 from renorm.ops.shared.folding import scaled_affine
 from renorm.ops.shared.moments import ACCUMULATOR, Moments, average, moments, statistic, summed
@@ -138,7 +138,7 @@ class GroupedNorm(OpDef):
     takes the place of the mean."""
 
     types = {"T": FLOATS, "U": FLOATS}
-    fusion = OPAQUE
+    fusion = AFTER_SLICES
     scheduled_as = "normalization"
     num_groups = Int(at_least=1)
     axis = Int(1)

@@ -1,0 +1,77 @@
+"""Calls of joint graphs of ATen calls, as AOTAutograd has them: which are norms, which the backward part reads, new
+ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.node import map_arg
+
+from renorm.frontends.torch.reader import overload
+
+RECOMPUTED = "renorm_recomputed"  # in what is known of a call that PyTorch would not make
+_UNTAGGED = {  # calls that PyTorch does not say are pointwise, and are
+    "hardswish", "hardswish_backward", "hardsigmoid_backward", "hardtanh_backward", "leaky_relu_backward",
+    "elu_backward", "softplus_backward", "mish_backward", "native_dropout_backward",
+}  # fmt: skip
+_NORM = re.compile("(batch|instance|group|layer|rms)_norm")
+BATCH_NORMS = ("_native_batch_norm_legit_functional", "_native_batch_norm_legit.no_stats")
+
+
+def is_norm(node: fx.Node) -> bool:
+    """Return whether a call is a normalization, or the gradient of one."""
+    return node.op == "call_function" and _NORM.search(overload(node)) is not None
+
+
+def is_batch_norm(node: fx.Node) -> bool:
+    """Return whether a call is a batch norm of training, or its gradient."""
+    return overload(node).removesuffix(".default") in (*BATCH_NORMS, "native_batch_norm_backward")
+
+
+def is_group_norm(node: fx.Node) -> bool:
+    """Return whether a call is a group norm of training, or its gradient."""
+    return overload(node) in ("native_group_norm.default", "native_group_norm_backward.default")
+
+
+def is_pointwise(node: fx.Node) -> bool:
+    """Return whether a call computes each element of its result from few others."""
+    is_tagged = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
+    return is_tagged or overload(node).partition(".")[0] in _UNTAGGED
+
+
+def forward_part(joint: fx.GraphModule, outputs: int) -> dict[fx.Node, None]:
+    """Return the nodes that the first results are made of, in the order of the graph."""
+    (results,) = (n.args[0] for n in joint.graph.nodes if n.op == "output")
+    assert isinstance(results, Sequence)
+    waiting, found = [r for r in results[:outputs] if isinstance(r, fx.Node)], set[fx.Node]()
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += node.all_input_nodes
+    return {n: None for n in joint.graph.nodes if n in found}
+
+
+class Calls:
+    """Appends calls in front of a node, with what PyTorch says of their results. is_again: PyTorch makes them besides,
+    where they stand first."""
+
+    def __init__(self, graph: fx.Graph, before: fx.Node, like: fx.Node, is_again: bool = True):
+        self._graph, self._before, self._like, self._is_again = graph, before, like, is_again
+
+    def __call__(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        with self._graph.inserting_before(self._before):
+            made = self._graph.call_function(target, args, kwargs)
+        given = map_arg((args, kwargs), lambda n: n.meta["val"])
+        made.meta = {k: v for k, v in self._like.meta.items() if k in ("nn_module_stack", "stack_trace", "seq_nr")}
+        made.meta |= {"val": target(*given[0], **given[1])} | ({RECOMPUTED: True} if self._is_again else {})
+        return made
+
+
+def readers_behind(x: fx.Node, forward: Container[fx.Node], places: Mapping[fx.Node, int]) -> list[fx.Node]:
+    """Return the calls of the backward part that read x, in the order of the graph."""
+    return sorted([u for u in x.users if u not in forward and u.op == "call_function"], key=places.__getitem__)
