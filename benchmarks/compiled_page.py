@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from benchmarks.compiled import OURS, RUNTIMES, summary
@@ -14,6 +15,7 @@ from benchmarks.run import RESULTS
 
 PAGE = ROOT / "docs" / "torch-compile.md"
 INFERENCE, TRAINING = ("torch-compile-*.json", "networks"), ("steps-*.json", "steps")  # files, and where rows are
+WIDTH = 120  # of a line of text
 
 _HEAD = """# torch.compile(backend="renorm") beside eager PyTorch and inductor
 
@@ -43,14 +45,14 @@ def page(inference: Mapping[str, tuple[Rows, str]], training: Mapping[str, tuple
     """Return the page."""
     parts = [_HEAD, "## Inference\n"]
     for machine, (rows, by) in inference.items():
-        parts += [f"### {machine}\n", f"{by[0].upper()}{by[1:]}. {_means(rows)}\n", *_networks(rows)]
+        parts += [f"### {machine}\n", fill(f"{by}. {_means(rows)}", WIDTH) + "\n", *_networks(rows)]
     parts += [
         "## Training\n",
         "Steps of SGD on images of 112x112: renorm's time as part of eager PyTorch's, of eager's with renorm's layers"
         " in it, and of inductor's; medians over rounds, and quartiles.\n",
     ]
     for machine, (rows, by) in training.items():
-        parts += [f"### {machine}\n", f"{by[0].upper()}{by[1:]}.\n", *_steps(rows)]
+        parts += [f"### {machine}\n", fill(f"{by}.", WIDTH) + "\n", *_steps(rows)]
     return "\n".join(parts).rstrip() + "\n"
 
 
