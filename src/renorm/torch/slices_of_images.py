@@ -22,7 +22,7 @@ FOR_NORMS = "renorm_for_norms"  # in what is known of slices that norms read
 _SLICE = torch.ops.aten.slice.Tensor
 _SPLITS = ("split_with_sizes.default", "split.Tensor")
 _COPY = "clone.default"
-_VIEWS = {"slice.Tensor", "getitem", *_SPLITS, "view.default", "permute.default", "transpose.int", "t.default"}
+_VIEWS = {"slice.Tensor", *_SPLITS, "view.default", "permute.default", "transpose.int", "t.default"}
 
 
 def slice_for_norms(joint: fx.GraphModule) -> None:
@@ -63,7 +63,7 @@ def _again(graph: fx.Graph, node: fx.Node, before: fx.Node) -> fx.Node:
 
 def _owner(node: fx.Node) -> fx.Node:
     """Return whose memory a view is of."""
-    while overload(node) in _VIEWS:
+    while overload(node) in _VIEWS or (overload(node) == "getitem" and overload(node.all_input_nodes[0]) in _SPLITS):
         node = node.all_input_nodes[0]
     return node
 
