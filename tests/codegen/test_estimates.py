@@ -47,7 +47,7 @@ def test_iterations_add_up_to_kernels() -> None:
 
 
 def test_weights_come_from_afar() -> None:
-    plain, weighted = compiled(scaled(64, 512)), compiled(scaled(64, 512, "w"))
+    plain, weighted = compiled(scaled(64, 512)), compiled(scaled(64, 512, "w", "y"))
     assert plain.near.nanoseconds < weighted.near.nanoseconds < weighted.far.nanoseconds < inf
     assert weighted.far.bound.endswith(("cache", "memory"))
 

@@ -372,6 +372,15 @@ def test_multiples_of_sums_of_products_are_multiples_of_their_variables() -> Non
     assert a.rejoined(a.scaled(rows[0], e * 2) + rows[1]).key() == f.key()
 
 
+def test_a_sum_may_have_quotients_of_numbers() -> None:
+    """18 // n rows are no product of extents, of which another sum could be a multiple."""
+    a, (n, m, k) = LoopAlgebra(), (OpenVar(name, low=1) for name in "nmk")
+    rows, others = a.extent(binary("//", const(18), n) * m + k), a.extent(n + k * 2 + 3)
+    at = {n: 4, m: 5, k: 6}
+    assert value(a.expression(rows), at) == 18 // 4 * 5 + 6
+    assert value(a.expression(others), at) == 4 + 6 * 2 + 3
+
+
 def test_products_of_sums_are_products_of_their_variables() -> None:
     """Planes of 3*n + 1 rows and m + 1 columns: what is multiplied out divides as 34 planes, facts are of planes."""
     a, n, m, p = LoopAlgebra(), *SIZES.values()

@@ -124,6 +124,8 @@ class LoopAlgebra(ExprAlgebra):
         for e, parts in self._sums.items():
             for x, k in parts.terms.items():
                 simple = cofactor(extent, x, self.intern) if len(factors(x)) == 1 else None
+                if simple is None and place_of(Linear({x: 1})) is None:
+                    continue  # n * (18 // m), of which nothing is seen to be a multiple
                 multiple = simple[0] if simple else self.divided(extent, Linear({x: 1}))[0]
                 whole, left = self.divided(multiple, Linear({}, k)) if k > 0 else (ZERO, multiple)
                 change = None if left.number != 0 else self.times(whole, Linear({e: 1}) - parts)
