@@ -376,7 +376,7 @@ def test_a_sum_may_have_quotients_of_numbers() -> None:
     """18 // n rows are no product of extents, of which another sum could be a multiple."""
     a, (n, m, k) = LoopAlgebra(), (OpenVar(name, low=1) for name in "nmk")
     rows, others = a.extent(binary("//", const(18), n) * m + k), a.extent(n + k * 2 + 3)
-    at = {n: 4, m: 5, k: 6}
+    at: dict[Var, int] = {n: 4, m: 5, k: 6}
     assert value(a.expression(rows), at) == 18 // 4 * 5 + 6
     assert value(a.expression(others), at) == 4 + 6 * 2 + 3
 
