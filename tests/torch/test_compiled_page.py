@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from benchmarks import compiled_page as pages
 

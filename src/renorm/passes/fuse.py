@@ -111,11 +111,15 @@ def _turns(node: Node) -> bool:
     return bool(moved) and moved[-1] != max(moved)
 
 
+def _maps(node: Node) -> Sequence[object]:
+    """Return where the elements of results come from; one unknown where an op does not say."""
+    return (node.op.maps(node) if isinstance(node.op, Movement) else []) or [None]
+
+
 def _is_view(node: Node) -> bool:
     """Return whether elements of the result are some of an operand's, at places that a reader can count."""
     steps = (Permuted, Regrouped, Strided)
-    maps = node.op.maps(node) if isinstance(node.op, Movement) else []
-    return bool(maps) and all(isinstance(m, Moved) and all(isinstance(x, steps) for x in m.steps) for m in maps)
+    return all(isinstance(m, Moved) and all(isinstance(x, steps) for x in m.steps) for m in _maps(node))
 
 
 def _take_slices(nodes: Iterable[Node]) -> bool:
@@ -126,17 +130,13 @@ def _take_slices(nodes: Iterable[Node]) -> bool:
 
 
 def _keeps_order(node: Node, step: object) -> bool:
+    """Return whether a step of a node takes neighbours, or splits axes."""
     if isinstance(step, Strided):
         return all(s.step in (None, 1) for s in step.slices)
     x = node.inputs[0]
     if not isinstance(step, Regrouped) or x is None:
         return False
     return all(len(old) == 1 for old, _ in regrouping(x.shape, node.output.shape))
-
-
-def _maps(node: Node) -> Sequence[object]:
-    """Return where the elements of results come from; one unknown where an op does not say."""
-    return (node.op.maps(node) if isinstance(node.op, Movement) else []) or [None]
 
 
 def _keeps_rows(node: Node) -> bool:

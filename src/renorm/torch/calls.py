@@ -43,6 +43,11 @@ def is_pointwise(node: fx.Node) -> bool:
     return is_tagged or overload(node).partition(".")[0] in _UNTAGGED
 
 
+def is_random(node: fx.Node) -> bool:
+    """Return whether a call draws numbers: made twice, or of a part, it gives others."""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
 def forward_part(joint: fx.GraphModule, outputs: int) -> dict[fx.Node, None]:
     """Return the nodes that the first results are made of, in the order of the graph."""
     (results,) = (n.args[0] for n in joint.graph.nodes if n.op == "output")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx
 
 from renorm.frontends.torch.reader import overload
-from renorm.torch.calls import BATCH_NORMS, Calls, is_batch_norm, is_norm, is_pointwise, readers_behind
+from renorm.torch.calls import BATCH_NORMS, Calls, is_batch_norm, is_norm, is_pointwise, is_random, readers_behind
 
 _ATEN = torch.ops.aten
 
@@ -55,8 +55,7 @@ def _activation(y: fx.Node, forward: Container[fx.Node]) -> fx.Node | None:
     users = [u for u in y.users if u in forward]
     if len(users) != 1 or not is_pointwise(users[0]) or users[0].all_input_nodes != [y]:
         return None
-    is_random = torch.Tag.nondeterministic_seeded in getattr(users[0].target, "tags", ())
-    return None if is_random or any(u.op == "output" for u in users[0].users) else users[0]
+    return None if is_random(users[0]) or any(u.op == "output" for u in users[0].users) else users[0]
 
 
 def _widen(norm: fx.Node) -> None:

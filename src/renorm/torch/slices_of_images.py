@@ -1,8 +1,9 @@
 """Slices of channels, which norms read where they lie, and copies: neither is kept for the backward pass.
 
-split(x, [a, b], 1) -> slice(x, 1, 0, a), slice(x, 1, a, a + b), where a norm reads one
-slice(f(u, v)) -> f(slice(u), slice(v)), f pointwise: the gradient of what follows norms that stand side by side
-what the backward part reads of such a slice, or of a copy of what is kept anyway, is made again there
+    split(x, [a, b], 1) -> slice(x, 1, 0, a), slice(x, 1, a, a + b), where a norm reads one
+    slice(f(u, v)) -> f(slice(u), slice(v)), f pointwise: the gradient of what follows norms that stand side by side
+
+What the backward part reads of such a slice, or of a copy of what is kept anyway, is made again there.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor, fx
 from torch.fx.node import map_arg
 
 from renorm.frontends.torch.reader import overload
-from renorm.torch.calls import Calls, is_norm, is_pointwise, readers_behind
+from renorm.torch.calls import Calls, is_norm, is_pointwise, is_random, readers_behind
 
 FOR_NORMS = "renorm_for_norms"  # in what is known of slices that norms read
 _SLICE = torch.ops.aten.slice.Tensor
@@ -100,11 +101,8 @@ def _slice_split(graph: fx.Graph, node: fx.Node) -> None:
 
 def _slice_operands(graph: fx.Graph, node: fx.Node) -> None:
     """Have a pointwise call compute what is taken of it alone, in place of all."""
-    x, tags = node.meta["val"], getattr(node.target, "tags", ())
-    operands = node.all_input_nodes
-    if not isinstance(x, Tensor) or any(n.meta["val"].shape != x.shape for n in operands):
-        return
-    if torch.Tag.nondeterministic_seeded in tags:
+    x, operands = node.meta["val"], node.all_input_nodes
+    if is_random(node) or not isinstance(x, Tensor) or any(n.meta["val"].shape != x.shape for n in operands):
         return
     for part in [*node.users]:
         calls = Calls(graph, part, part, is_again=False)
