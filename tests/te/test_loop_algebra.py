@@ -354,6 +354,9 @@ def test_one_extent_has_one_variable_however_it_is_told() -> None:
     a, n, m, (i, j) = LoopAlgebra(), OpenVar("n", low=2), OpenVar("m", low=1), (Var("i"), Var("j"))
     assert (a.extent((n + 3) // 6) - a.extent((a.value(a.extent(n // 3)) + 1) // 2)).number == 0
     rows = a.extent(n - 1)
+    tiles = a.extent((a.value(rows) + 1) // 2), a.extent(n // 2)
+    assert (tiles[0] - tiles[1]).number == 0
+    assert len(a.defined) == len({v.name for v in a.defined})
     assert (a.extent(n * m - m) - a.scaled(rows, a.extent(m))).number == 0
     env = {i: a.declare(i, rows, 0), j: a.declare(j, a.extent(m), 1)}
     assert (a.linear(i * (n - 1) // (n - 1), env, no_opaque) - env[i]).number == 0

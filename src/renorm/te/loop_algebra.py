@@ -68,7 +68,7 @@ class LoopAlgebra(ExprAlgebra):
     @property
     def defined(self) -> list[OpenVar]:
         """Extents that got variables of their own, in the order of making."""
-        return [v for form in self._defined.values() for v in form.terms if isinstance(v, OpenVar)]
+        return list(dict.fromkeys(v for form in self._defined.values() for v in form.terms if isinstance(v, OpenVar)))
 
     def extent(self, e: int | Expr) -> Linear:
         """The form of an extent: a number, or a product of open ones."""
@@ -152,14 +152,18 @@ class LoopAlgebra(ExprAlgebra):
                 found = found.without((v,)).plus(parts, k)
         return found
 
+    def _quotient(self, form: Linear) -> tuple[Linear, Linear] | None:
+        """Return x and c of x // c."""
+        atom = form.single()
+        by = None if atom is None else self.divisor(atom, "//")
+        return None if atom is None or by is None else (self.dividend(atom), by)
+
     def _by_another(self, quotient: Linear) -> Linear:
         """(x + c*m) // (c*d) as (x//c + m) // d, where x // c has a variable: what both are then is tied. So are two
         quotients where one is of a variable that is defined as a sum."""
-        atom = quotient.single()
-        by = None if atom is None else self.divisor(atom, "//")
-        if atom is None or by is None:
+        if (parts := self._quotient(quotient)) is None:
             return quotient
-        mine = self.dividend(atom)
+        mine, by = parts
         if (given := self._as_given(mine)) is not mine:
             found = self.floor_divide(given, by)
             # that a sum is 1 at least is taken for granted, and follows from nothing that it is made of
@@ -173,16 +177,11 @@ class LoopAlgebra(ExprAlgebra):
 
     def _of_root(self, quotient: Linear) -> Linear:
         """(v + n) // d as (x + n*c) // (c*d), where v is the variable of x // c: other ways to the same extent."""
-        atom = quotient.single()
-        by = None if atom is None else self.divisor(atom, "//")
-        if atom is None or by is None or not by.number:
-            return quotient
-        mine = self.dividend(atom)
+        mine, by = self._quotient(quotient) or (ZERO, ZERO)
         for c, x, variable in self._quotients:
             more = mine - variable
-            if not more.terms:
-                whole = x.offset(more.constant * c)
-                return super().atom("//", whole, Linear({}, c * by.number))
+            if by.number and not more.terms:
+                return super().atom("//", x.offset(more.constant * c), Linear({}, c * by.number))
         return quotient
 
     def _named(self, extent: Linear) -> Linear:
@@ -190,17 +189,18 @@ class LoopAlgebra(ExprAlgebra):
         found = self._defined.get(name := self._of_root(extent).key())
         if found is None:
             definition = self._by_another(extent)
+            if isinstance(definition.single(), OpenVar):  # (e + 1) // 2 is n // 2, which has a variable
+                return self._defined.setdefault(name, definition)
             low, high = self.form_span(extent)
             least = None if low == -inf else int(low)
             most = None if high == inf else int(high)
             name_of = f"extent{len(self._defined) or ''}"
             found = Linear({OpenVar(name_of, "int32", least, most, self.expression(definition)): 1})
             self._defined[name] = found
-            atom = extent.single()
-            if atom is None:
+            if extent.single() is None:
                 self._sums[next(iter(found.terms))] = self._as_given(extent)
-            elif (c := self.divisor(atom, "//")) and c.number:
-                self._quotients.append((c.number, self.dividend(atom), found))
+            elif (parts := self._quotient(extent)) and (c := parts[1].number):
+                self._quotients.append((c, parts[0], found))
         return found
 
     def size(self, extents: Iterable[Linear]) -> Linear:
