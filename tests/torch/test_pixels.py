@@ -19,7 +19,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from renorm.torch import convolution_layouts, parts
-from renorm.torch.arrays import Order
 from renorm.torch.calls import is_batch_norm
 from renorm.torch.convolution_layouts import put_channels_last
 from renorm.torch.instance_norms import as_group_norms
@@ -291,10 +290,10 @@ def test_instance_norms_become_group_norms(how: str) -> None:
 def test_parts_copy_nothing(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the graphs of a network with norms of channels: images are read where they lie, and given so; but for the last
     one, whose gradient comes from a number, and has no order of its own."""
-    copied, contiguous = list[tuple[int, ...]](), Order.contiguous
+    copied, dense = list[tuple[int, ...]](), parts._dense
 
-    def seen(order: Order, x: Tensor) -> Tensor:
-        made = contiguous(order, x)
+    def seen(x: Tensor, orders: Any) -> Tensor:
+        made = dense(x, orders)
         if made.data_ptr() != x.data_ptr():
             copied.append(tuple(x.shape))
         return made
@@ -304,7 +303,7 @@ def test_parts_copy_nothing(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
         return y
 
     compiled = torch.compile(Loss(NORMS[norm]).train(), backend="renorm")
-    monkeypatch.setattr(Order, "contiguous", seen)
+    monkeypatch.setattr(parts, "_dense", seen)
     monkeypatch.setattr(parts, "_laid_out", laid_out)
     compiled(torch.randn(3, 3, *SIZE)).backward()
     assert set(copied) == {(3, 6, 6, 4)}

@@ -27,6 +27,7 @@ DTYPES = {
     torch.bfloat16: _BFLOAT16,
 }
 TORCH_DTYPES = {d.name: t for t, d in DTYPES.items()}
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # of images [N, *S, C] in memory, by rank
 _AS_NUMPY = {torch.float32: "<f4", torch.float64: "<f8", torch.float16: "<f2", torch.bfloat16: "<u2", torch.bool: "|b1"}
 
 

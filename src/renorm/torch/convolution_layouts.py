@@ -15,10 +15,10 @@ from torch import Tensor, fx
 from torch.fx.node import map_arg
 
 from renorm.frontends.torch.reader import overload
+from renorm.torch.arrays import CHANNELS_LAST
 from renorm.torch.calls import is_batch_norm, is_group_norm, is_norm
 
 _CLONE = torch.ops.aten.clone.default
-_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _IMAGES = {"convolution.default": 1, "convolution_backward.default": 2}  # how many of the first operands are
 # pixels of a batch, of the smaller image, from which a convolution and its gradients take less time in channels_last:
 # below, what they do with weights, which is the same for one image and many, takes longer than it saves. Two threads of
@@ -46,7 +46,7 @@ def put_channels_last(joint: fx.GraphModule) -> None:
 def _is_onednns(node: fx.Node) -> bool:
     x = node.all_input_nodes[0].meta["val"]
     is_on = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
-    return is_on and x.dim() in _LAST and x.device.type == "cpu" and x.dtype in _DTYPES
+    return is_on and x.dim() in CHANNELS_LAST and x.device.type == "cpu" and x.dtype in _DTYPES
 
 
 def _has_fixed_extents(joint: fx.GraphModule) -> bool:
@@ -64,7 +64,7 @@ def _are_of_channels(calls: list[fx.Node]) -> bool:
             return norm.args[-2] == x.meta["val"].shape[1]
         return is_batch_norm(norm) and "view" not in overload(x)
 
-    images = [n for n in calls if is_norm(n) and n.all_input_nodes[0].meta["val"].dim() in _LAST]
+    images = [n for n in calls if is_norm(n) and n.all_input_nodes[0].meta["val"].dim() in CHANNELS_LAST]
     return all(map(is_of_channels, images))
 
 
@@ -85,7 +85,9 @@ class _Change:
         if not any(x in self._was for x in node.all_input_nodes):
             return
         if node.target is _CLONE and node.kwargs.get("memory_format") is torch.contiguous_format:
-            node.kwargs = {"memory_format": _LAST.get(node.meta["val"].dim(), torch.contiguous_format)}  # only dense
+            node.kwargs = {
+                "memory_format": CHANNELS_LAST.get(node.meta["val"].dim(), torch.contiguous_format)
+            }  # only dense
         now = _result(node)
         if now is None:
             self.put_back(node)
@@ -94,7 +96,7 @@ class _Change:
 
     def _put_last(self, node: fx.Node, images: int) -> None:
         for x in [x for x in node.args[:images] if isinstance(x, fx.Node)]:
-            order = _LAST[x.meta["val"].dim()]
+            order = CHANNELS_LAST[x.meta["val"].dim()]
             if not x.meta["val"].is_contiguous(memory_format=order):
                 node.replace_input_with(x, clone := self._clone(x, order, node))
                 self._was[clone] = x.meta["val"]
@@ -102,7 +104,7 @@ class _Change:
     def put_back(self, node: fx.Node) -> None:
         """Have a node read tensors as they lay before."""
         for x in [x for x in node.all_input_nodes if isinstance(self._was.get(x), Tensor)]:
-            was, last = self._was[x], _LAST.get(self._was[x].dim())
+            was, last = self._was[x], CHANNELS_LAST.get(self._was[x].dim())
             is_last = last is not None and not was.is_contiguous() and was.is_contiguous(memory_format=last)
             node.replace_input_with(x, self._clone(x, last if is_last else torch.contiguous_format, node))
 

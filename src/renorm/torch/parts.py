@@ -24,7 +24,8 @@ from renorm.core.errors import RenormError, UnsupportedOp
 from renorm.frontends.torch.extents import Extents
 from renorm.frontends.torch.reader import Reader, overload, stated
 from renorm.runtime.module import Module
-from renorm.torch.arrays import Order, tensor_of
+from renorm.torch import caching_allocator
+from renorm.torch.arrays import CHANNELS_LAST, Order, tensor_of
 from renorm.torch.calls import RECOMPUTED
 from renorm.torch.compilations import AnyModule, Compilation, compilation
 from renorm.torch.kernels import team
@@ -263,20 +264,24 @@ def _in_place(module: AnyModule, read: _Read) -> Callable[[Sequence[Tensor]], li
     shapes = [spec.shape for spec in (*module.inputs, *module.outputs)]
     if not all(isinstance(n, int) and n > 0 for shape in shapes for n in shape):
         return None
-    orders = [Order(-1 if read.is_of_pixels and w.dim() > 3 else 1) for w in read.wanted]
-    made = [(order, w.shape, w.dtype) for order, w in zip(orders, read.wanted)]
-    turned = [_has_other_order(order.strides(w.shape), w) for order, w in zip(orders, read.wanted)]
+    orders = CHANNELS_LAST if read.is_of_pixels else {}
+    made = [(w.shape, Order(-1 if w.dim() in orders else 1).strides(w.shape), w.dtype) for w in read.wanted]
+    turned = [_has_other_order(strides, w) for (_, strides, _), w in zip(made, read.wanted)]
     takes = [(i, getattr(torch, spec.dtype)) for i, spec in zip(read.live, module.inputs)]
-    first = Order(1), Order(-1 if read.is_of_pixels else 1)  # of operands of few axes, of images
 
     def run(given: Sequence[Tensor]) -> list[Tensor]:
         # statistics of norms that PyTorch computed may have another dtype than it states
-        operands = [first[given[i].dim() > 3].contiguous(given[i].to(dtype)) for i, dtype in takes]
-        results = [order.empty(shape, dtype) for order, shape, dtype in made]
+        operands = [_dense(given[i].to(dtype), orders) for i, dtype in takes]
+        results = [caching_allocator.empty(shape, strides, dtype) for shape, strides, dtype in made]
         module.run_at([x.data_ptr() for x in (*operands, *results)])
         return [_laid_out(y, w) if t else y for y, w, t in zip(results, read.wanted, turned)]
 
     return run
+
+
+def _dense(x: Tensor, orders: Mapping[int, torch.memory_format]) -> Tensor:
+    """Return an operand that memory holds in the order of its rank, C's by default: itself, or a copy."""
+    return x.contiguous(memory_format=orders.get(x.dim(), torch.contiguous_format))
 
 
 def _in_arrays(module: AnyModule, read: _Read) -> Callable[[Sequence[Any]], list[Tensor]]:
