@@ -25,7 +25,7 @@ from renorm.graph.held import held_weight_dtype
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.strided_region import strides
 from renorm.ops import schedules
-from renorm.ops.schedules import paired_weights
+from renorm.ops.schedules import cpu_packing, paired_weights
 from renorm.runtime.report import WorkRecord
 from renorm.te.mirror import Mirror
 from renorm.te.tensor import producers_first
@@ -237,9 +237,15 @@ def _program(group: Group, writes: Sequence[Value], target: Target, sizes: exten
             reads[tensors[value]] = Parameter(value)
         return tensors[value]
 
+    def operand(value: Value, node: Node, index: int) -> te.Tensor:
+        """What a node reads of a value: of a weight that is no constant, what the kernel packs."""
+        t = tensor(value, node, index)
+        form = _panels(node, index, target) if cpu_packing.takes(node, index, target.machine_target) else None
+        return layout.view(layout.packed(t, form), t.shape, form) if form else t
+
     for node in group.nodes:
         override = registry.overridden(node.op.name, target)
-        operands = _operands(node, lambda v, i, node=node: tensor(v, node, i), sizes)
+        operands = _operands(node, lambda v, i, node=node: operand(v, node, i), sizes)
         compute = override.compute
         call: Callable[..., Any] = node.op.compute if compute is None else lambda *xs, f=compute, op=node.op: f(op, *xs)
         results = _user_code(node, "compute", call, *operands)
@@ -298,9 +304,14 @@ def identifier(name: str) -> str:
 
 
 def _weight_form(node: Node, index: int, value: Value, target: Target) -> Blocking | None:
-    """Return how a constant weight is stored: blocks of result channels one after the other; within, the channels that
-    are summed over in blocks too where the data has them so; in the dtype that memory holds the data in."""
-    axis = node.op.channel_axis(index, node.operand_types()) if value.is_constant else None
+    """Return how a constant weight is stored."""
+    return _panels(node, index, target) if value.is_constant else None
+
+
+def _panels(node: Node, index: int, target: Target) -> Blocking | None:
+    """Return how kernels read a weight: blocks of result channels one after the other; within, the channels that are
+    summed over in blocks too where the data has them so; in the dtype that memory holds the data in."""
+    axis = node.op.channel_axis(index, node.operand_types())
     machine = target.machine_target
     dtype = held_weight_dtype(node, index)
     if axis is None or machine.is_gpu or registry.overridden(node.op.name, target).compute is not None:

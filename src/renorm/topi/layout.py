@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 
 from renorm import te
+from renorm.expr.nodes import const
 from renorm.graph.layout import Layout
 from renorm.te import tag
 
 VIEW = "layout_view"
 RESULT = "layout_result"
+PACKED = "layout_packed"
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,19 @@ def result(t: te.Tensor, form: Blocking) -> te.Tensor:
 
     kind = (RESULT, {"form": form}) if form.cuts else (tag.ELEMWISE, None)
     return te.compute(form.shape(t.shape), element, name=f"{t.name}_held", tag=kind[0], attrs=kind[1])
+
+
+def packed(t: te.Tensor, form: Blocking) -> te.Tensor:
+    """Return a stage that holds `t` in `form`, as `Blocking.pack` does with a constant: for weights that are not known
+    before."""
+    filled = [axis for axis, lanes in form.blocks() if t.shape[axis] % lanes]
+
+    def element(*place: Any) -> Any:
+        index = form.element(place)
+        is_there = [index[axis] < t.shape[axis] for axis in filled]
+        return te.if_then_else(te.all(*is_there), t[index], const(0, t.dtype)) if filled else t[index]
+
+    return te.compute(form.shape(t.shape), element, name=f"{t.name}_packed", tag=PACKED)
 
 
 def form_of(t: te.Tensor) -> Blocking | None:

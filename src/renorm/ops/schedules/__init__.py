@@ -17,12 +17,15 @@ from renorm.ops.schedules import (
     cpu_convolution,
     cpu_injective,
     cpu_normalization,
+    cpu_packing,
     cpu_reduction,
     cpu_transposed,
     cpu_winograd,
     cuda,
     given_loops,
+    structure,
 )
+from renorm.topi import layout
 
 Schedule = Callable[["te.Schedule", Sequence["te.Tensor"], Target], None]  # in quotes: te is loaded when it is used
 
@@ -77,4 +80,7 @@ def schedule(op: OpDef, s: te.Schedule, outs: Sequence[te.Tensor], target: Targe
             f"{op.name} is scheduled as {op.scheduled_as!r}, which is no schedule",
             [f"nearest: {suggest(op.scheduled_as, NAMED)}"],
         )
-    return NAMED[op.scheduled_as](s, outs, target)
+    made = NAMED[op.scheduled_as](s, outs, target)
+    for weight in (t for t in structure.stages(outs) if t.op.tag == layout.PACKED):
+        cpu_packing.schedule(s, weight)
+    return made

@@ -10,9 +10,9 @@ from renorm import te
 from renorm.core.target import Target
 from renorm.expr.nodes import Call, Expr, Load, Reduce, cast
 from renorm.expr.rewrite import substitute, transform
-from renorm.ops.schedules import cpu_depthwise, cpu_injective, cpu_matrix, cpu_tiles, structure
+from renorm.ops.schedules import cpu_depthwise, cpu_injective, cpu_matrix, cpu_reduction, cpu_tiles, structure
 from renorm.ops.schedules.cpu_products import product
-from renorm.ops.schedules.products import MAIN_TAGS
+from renorm.ops.schedules.products import MAIN_TAGS, is_of_rows
 from renorm.topi import layout
 
 
@@ -22,6 +22,9 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     outs, statistics = cpu_tiles.split(outs)
     chain = structure.stages(outs)
     mains = [t for t in chain if t.op.tag in MAIN_TAGS]
+    if mains and all(is_of_rows(main, structure.lanes_of(main, target)) for main in mains):
+        cpu_reduction.schedule(s, outs, target)
+        return
     pads = list[te.Tensor]()
     for pad in (t for t in chain if t.op.tag == "pad"):
         if all(_leaves_out(main, pad) and not cpu_matrix.takes(main, target) for main in mains):

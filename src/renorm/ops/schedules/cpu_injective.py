@@ -9,6 +9,7 @@ from renorm import te
 from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
 from renorm.ops.schedules import structure
+from renorm.topi import layout
 
 # Below this many elements a loop is not worth handing out to threads (a barrier costs about as much as 2000 elements).
 PARALLEL_FROM = 4096
@@ -28,7 +29,7 @@ def inline(s: te.Schedule, outs: Sequence[te.Tensor], keep: Sequence[te.Tensor] 
     """Inlines stages that neither reduce, nor are results, nor stand in `keep`."""
     kept = {id(t.op) for t in (*outs, *keep)}
     for t in structure.stages(outs):
-        if id(t.op) not in kept and not structure.is_reduction(t):
+        if id(t.op) not in kept and not structure.is_reduction(t) and t.op.tag != layout.PACKED:
             s[t].compute_inline()
 
 

@@ -9,8 +9,10 @@ from renorm import te
 from renorm.core.dims import is_static
 from renorm.core.machine import Machine
 from renorm.core.target import Target
+from renorm.expr.nodes import Load, Var
 from renorm.ops.schedules import structure, tiles
 from renorm.ops.schedules.tiles import Tile, choose_tile
+from renorm.te.tensor import source_of
 from renorm.topi import layout
 
 ROUNDS = 16  # of a sum without blocks that are a loop of their own
@@ -70,6 +72,27 @@ def is_pointwise(main: te.Tensor) -> bool:
     window = main.op.reduce_axis[1:]
     is_alone = main.op.tag == "conv" and all(a.extent == 1 for a in window)
     return is_alone and len(window) > 1 and set(main.op.attrs["strides"]) == {1}
+
+
+def is_of_rows(main: te.Tensor, lanes: int) -> bool:
+    """Return whether memory holds both operands of a matrix product along what is summed over: each element is a sum
+    over two rows, of vectors."""
+    if main.op.tag != "matmul" or main.op.reduce_axis[0].extent < lanes:
+        return False
+    k = main.op.reduce_axis[0].var
+    reads = [x for x in structure.stored_reads(main) if any(structure.depends_on(i, k) for i in x.indices)]
+    return len(reads) > 1 and all(_lies_along(x, k) for x in reads)
+
+
+def _lies_along(load: Load, k: Var) -> bool:
+    """Return whether neighbours along k lie side by side in memory."""
+    axis = max(a for a, i in enumerate(load.indices) if structure.depends_on(i, k))
+    others = any(structure.depends_on(i, k) for i in load.indices[:axis])
+    return (
+        structure.coefficient(load.indices[axis], k) == 1
+        and not others
+        and prod(source_of(load).shape[axis + 1 :]) == 1
+    )
 
 
 def register_tile(

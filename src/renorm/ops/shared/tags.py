@@ -1,8 +1,10 @@
 """Tags by which ops tell schedules what a stage is, beside those of te."""
 
+from renorm.topi.layout import PACKED
+
 STATISTIC = "statistic"  # few elements, made from reductions, that many read; computed once, never inlined
 REUSED = "reused"  # elements that a reduction and the result both read and that cost more than a load
-KEPT = (STATISTIC, REUSED)
+KEPT = (STATISTIC, REUSED, PACKED)
 
 # Sums of rows of tiles, and their sums. Those and all that reduces beside them say which of their axes runs over
 # channels (attrs["channel"]).
