@@ -92,6 +92,17 @@ def test_nothing_is_packed_where_vectors_lie_in_memory(target: str, op: OpDef, x
     check(m, graph, x, w)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_each_core_packs_the_panels_that_it_multiplies_with(target: str) -> None:
+    """Where threads share panels, no memory holds all of a weight once more."""
+    x, w = (12, 24), (64 * 128 + 3, 24)
+    graph = graph_of(Gemm(transB=True), x, w)
+    m = renorm.compile(graph.copy(), target=target, threads=2)
+    text = loops_of(m)
+    assert text.index("parallel") < text.index("allocate x1_packed")
+    check(m, graph, x, w)
+
+
 @pytest.mark.parametrize("op", [Conv(pads=(1, 1, 1, 1)), Gemm(transB=True)])
 def test_any_number_of_rows(op: OpDef) -> None:
     """What is packed has known extents; how many rows there are may be open."""

@@ -19,6 +19,7 @@ from renorm.graph.held import held_weight_dtype
 from renorm.graph.ir import Node
 from renorm.ops.schedules import cpu_injective, products, structure
 from renorm.te.tensor import source_of
+from renorm.topi import layout
 
 # Rows that lie so many bytes apart, or a multiple of that, have their lines in the same places of a first cache: 4 of
 # them stay there beside what is written, 16 do not.
@@ -48,6 +49,15 @@ def takes(node: Node, index: int, target: Target) -> bool:
     return products.fills_vectors(channels, groups, target.lanes(itemsize(w.dtype)))
 
 
+def place(s: te.Schedule, main: te.Tensor, tail: te.Tensor, loop: te.IterVar) -> bool:
+    """Pack for each round of a loop of `tail` over panels what `main` reads in it, and return whether there is anything
+    to pack: a core multiplies with what it has packed itself, and no memory holds the whole weight twice."""
+    found = [t for t in structure.stages([main]) if t.op.tag == layout.PACKED]
+    for panels in found:
+        s[panels].compute_at(s[tail], loop)
+    return bool(found)
+
+
 def schedule(s: te.Schedule, panels: te.Tensor) -> None:
     """A nest for what `layout.packed` made, before all that reads it. Threads share panels, and where rows fill all of
     them runs, too: a last one that they do not fill is a version of what stands in the loop that they share."""
@@ -58,7 +68,8 @@ def schedule(s: te.Schedule, panels: te.Tensor) -> None:
     part, lane = s[panels].split(lane, factor=together)
     s[panels].reorder(panel, *around, run, part, term, lane)
     s[panels].vectorize(lane)
-    cpu_injective.share(s, panels, [panel, *around, run] if is_whole else [panel], prod(panels.shape))
+    if s[panels].attach is None:
+        cpu_injective.share(s, panels, [panel, *around, run] if is_whole else [panel], prod(panels.shape))
 
 
 def _apart(panels: te.Tensor) -> int:

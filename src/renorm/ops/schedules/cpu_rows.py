@@ -16,7 +16,7 @@ from math import prod
 from renorm import te
 from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, cpu_pairs
+from renorm.ops.schedules import cpu_injective, cpu_packing, cpu_pairs
 from renorm.ops.schedules.prefetches import STREAMS, prefetch_pixels, prefetch_weights
 from renorm.ops.schedules.products import blocks_summed, depth, groups_of
 from renorm.ops.schedules.tiles import choose_tile
@@ -64,6 +64,7 @@ def vectors_over_channels(
     elif tile.pixels > 1:
         s[tail].vectorize(within[-1])
     order = share(s, tail, order, pixels % tile.pixels > 0)
+    is_packed = main.op.tag == "matmul" and order[0] is outer and cpu_packing.place(s, main, tail, outer)
     for stage in (block, accumulator):
         s[stage].compute_at(s[tail], order[-1])
         own = list(s[stage].op.axis)
@@ -74,7 +75,8 @@ def vectors_over_channels(
             cpu_pairs.register_loops(s, stage, others, inner, lane, target, summed)
         else:
             cpu_injective.register_loops(s, stage, others, inner, lane)
-    prefetch_weights(s, accumulator, outer, target, passes=prod(a.extent for a in rest[:1]))
+    if not is_packed:
+        prefetch_weights(s, accumulator, outer, target, passes=prod(a.extent for a in rest[:1]))
     if row is not None and is_turned and summed[0] == 1:
         prefetch_pixels(s, accumulator, row, tile.pixels, target)
 
