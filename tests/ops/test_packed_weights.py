@@ -103,6 +103,16 @@ def test_each_core_packs_the_panels_that_it_multiplies_with(target: str) -> None
     check(m, graph, x, w)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("rows", [9, 31])
+def test_tiles_of_parts_of_panels(target: str, rows: int) -> None:
+    """A vector of float64 is half of a panel, and tiles may have an odd number of them."""
+    for n in (4099, 8200):
+        x, w = (rows, 33), (n, 33)
+        graph = graph_of(Gemm(transB=True), x, w, dtype="float64")
+        check(renorm.compile(graph.copy(), target=target, threads=2), graph, x, w)
+
+
 @pytest.mark.parametrize("op", [Conv(pads=(1, 1, 1, 1)), Gemm(transB=True)])
 def test_any_number_of_rows(op: OpDef) -> None:
     """What is packed has known extents; how many rows there are may be open."""

@@ -49,13 +49,15 @@ def takes(node: Node, index: int, target: Target) -> bool:
     return products.fills_vectors(channels, groups, target.lanes(itemsize(w.dtype)))
 
 
-def place(s: te.Schedule, main: te.Tensor, tail: te.Tensor, loop: te.IterVar) -> bool:
-    """Pack for each round of a loop of `tail` over panels what `main` reads in it, and return whether there is anything
-    to pack: a core multiplies with what it has packed itself, and no memory holds the whole weight twice."""
+def place(s: te.Schedule, main: te.Tensor, tail: te.Tensor, loop: te.IterVar, width: int) -> bool:
+    """Pack for each round of a loop of `tail` over `width` channels what `main` reads in it, and return whether that
+    was done: a core multiplies with what it has packed itself, and no memory holds the whole weight twice."""
     found = [t for t in structure.stages([main]) if t.op.tag == layout.PACKED]
+    if not found or any(width % panels.shape[-1] for panels in found):  # parts of panels would be packed twice
+        return False
     for panels in found:
         s[panels].compute_at(s[tail], loop)
-    return bool(found)
+    return True
 
 
 def schedule(s: te.Schedule, panels: te.Tensor) -> None:

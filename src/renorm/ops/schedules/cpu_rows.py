@@ -64,7 +64,8 @@ def vectors_over_channels(
     elif tile.pixels > 1:
         s[tail].vectorize(within[-1])
     order = share(s, tail, order, pixels % tile.pixels > 0)
-    is_packed = main.op.tag == "matmul" and order[0] is outer and cpu_packing.place(s, main, tail, outer)
+    is_alone = main.op.tag == "matmul" and order[0] is outer
+    is_packed = is_alone and cpu_packing.place(s, main, tail, outer, tile.vectors * lanes)
     for stage in (block, accumulator):
         s[stage].compute_at(s[tail], order[-1])
         own = list(s[stage].op.axis)
