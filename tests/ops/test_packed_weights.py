@@ -60,6 +60,7 @@ def check(m: Any, graph: Graph, *shapes: Shape) -> None:
         (Gemm(transB=True, alpha=0.5), (12, 3), (40, 3)),
         (Gemm(transB=True), (11, 1024), (48, 1024)),
         (Gemm(transA=True, transB=True), (70, 13), (37, 70)),
+        (Gemm(transA=True, transB=True), (70, 3), (37, 70)),  # no rows, but columns
     ],
 )
 def test_kernels_pack_weights(target: str, op: OpDef, x: Shape, w: Shape) -> None:
@@ -135,6 +136,17 @@ def test_data_in_blocks_of_channels_meet_packed_weights() -> None:
     arrays = [rng.standard_normal(static(v.shape)).astype("float32") for v in (x, w)]
     want = interpret.evaluate(graph, arrays)[graph.outputs[0]]
     np.testing.assert_allclose(m.run(*arrays)[0], want, rtol=1e-4, atol=2e-3)
+
+
+def test_products_of_rows_with_themselves() -> None:
+    """What is packed is read as data, too."""
+    rng, graph = np.random.default_rng(), Graph("gram")
+    x = graph.input("x", "float32", (40, 21))
+    graph.outputs = [graph.apply(Gemm(transB=True), [x, x, None])]
+    m = renorm.compile(graph, threads=2)
+    assert "x_packed" in loops_of(m)
+    array = rng.standard_normal((40, 21)).astype("float32")
+    np.testing.assert_allclose(m.run(array)[0], array.astype("float64") @ array.T, rtol=1e-4, atol=1e-4)
 
 
 def test_panels_are_what_constants_are_packed_to() -> None:

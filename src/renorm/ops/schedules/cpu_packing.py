@@ -42,7 +42,8 @@ def takes(node: Node, index: int, target: Target) -> bool:
     axis = op.channel_axis(index, node.operand_types())
     if axis is None or axis == w.rank - 1 or not is_static(w.shape) or 0 in w.shape or held_weight_dtype(node, index):
         return False
-    if op.scheduled_as == "gemm" and isinstance(rows := node.output.shape[0], int) and rows <= FEW_ROWS:
+    rows = 0 if op.values.get("transA") or op.scheduled_as != "gemm" else node.output.shape[0]
+    if isinstance(rows, int) and 0 < rows <= FEW_ROWS:
         return False
     groups = int(op.values.get("group", 1))
     channels = static(w.shape)[axis] * (groups if axis else 1)  # of a transposed convolution w has those of one group
