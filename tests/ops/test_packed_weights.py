@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import renorm
+from renorm import te
 from renorm.core.dims import Sym, static
 from renorm.graph import interpret
 from renorm.graph.ir import Graph
@@ -16,6 +17,7 @@ from renorm.ops.conv import Conv
 from renorm.ops.conv_transpose import ConvTranspose
 from renorm.ops.gemm import Gemm
 from renorm.ops.schedules import cpu_packing
+from renorm.tir import interpret as loops
 from renorm.topi.layout import Blocking, packed
 
 TARGETS = ("llvm", "llvm -mcpu=haswell")
@@ -95,7 +97,7 @@ def test_nothing_is_packed_where_vectors_lie_in_memory(target: str, op: OpDef, x
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_each_core_packs_the_panels_that_it_multiplies_with(target: str) -> None:
-    """Where threads share panels, no memory holds all of a weight once more."""
+    """Hold no second copy of a weight where threads share its panels."""
     x, w = (12, 24), (64 * 128 + 3, 24)
     graph = graph_of(Gemm(transB=True), x, w)
     m = renorm.compile(graph.copy(), target=target, threads=2)
@@ -116,7 +118,7 @@ def test_tiles_of_parts_of_panels(target: str, rows: int) -> None:
 
 @pytest.mark.parametrize("op", [Conv(pads=(1, 1, 1, 1)), Gemm(transB=True)])
 def test_any_number_of_rows(op: OpDef) -> None:
-    """What is packed has known extents; how many rows there are may be open."""
+    """Pack a weight of known extents for any number of rows."""
     more = ((5, 6, 7), (40, 5, 3, 3)) if isinstance(op, Conv) else ((70,), (37, 70))
     graph = graph_of(op, (1, *more[0]), more[1], is_open=True)
     m = renorm.compile(graph.copy(), threads=2)
@@ -139,7 +141,7 @@ def test_data_in_blocks_of_channels_meet_packed_weights() -> None:
 
 
 def test_products_of_rows_with_themselves() -> None:
-    """What is packed is read as data, too."""
+    """Pack an operand that is read as data as well."""
     rng, graph = np.random.default_rng(), Graph("gram")
     x = graph.input("x", "float32", (40, 21))
     graph.outputs = [graph.apply(Gemm(transB=True), [x, x, None])]
@@ -151,9 +153,6 @@ def test_products_of_rows_with_themselves() -> None:
 
 def test_panels_are_what_constants_are_packed_to() -> None:
     """Also what fills a panel up: zeros, since what memory happens to hold may take a CPU long to multiply with."""
-    from renorm import te
-    from renorm.tir import interpret as loops
-
     w = te.placeholder((21, 10, 3), "float32", name="w")
     form = Blocking(((1, 4), (0, 8)), 0)
     t = packed(w, form)

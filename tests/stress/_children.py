@@ -14,8 +14,8 @@ from pathlib import Path
 
 
 def _with_frames(function: Callable[[], object]) -> None:
-    """Call a function with memory for what it calls in turn: CPython takes memory for frames in chunks, and 3.11 ended
-    by a fault where a call found none for the next one. The chunk of this frame of 600 kB has 1 MB."""
+    """Call a function with memory for the frames of what it calls. CPython takes it in chunks; where none was left
+    children ended by SIGSEGV at a call (seen with 3.11, not debugged). The chunk of this frame of 600 kB has 1 MB."""
     function()
 
 

@@ -219,7 +219,8 @@ def _program(group: Group, writes: Sequence[Value], target: Target, sizes: exten
             return tensors[value]
         shape = sizes(value.shape, f"value {value.name!r}")
         name = identifier(value.name)
-        form = Blocking.of(value.layout) if value.layout else _weight_form(node, index, value, target)
+        stored = _panels(node, index, target) if value.is_constant else None
+        form = Blocking.of(value.layout) if value.layout else stored
         if value.is_constant and prod(shape) == SCALAR:
             assert value.data is not None
             number = const(value.data.reshape(-1)[0].item(), value.dtype)
@@ -238,7 +239,7 @@ def _program(group: Group, writes: Sequence[Value], target: Target, sizes: exten
         return tensors[value]
 
     def operand(value: Value, node: Node, index: int) -> te.Tensor:
-        """What a node reads of a value: of a weight that is no constant, what the kernel packs."""
+        """Return what a node reads of a value: of a weight that is no constant, what the kernel packs."""
         t = tensor(value, node, index)
         form = _panels(node, index, target) if cpu_packing.takes(node, index, target.machine_target) else None
         return layout.view(layout.packed(t, form), t.shape, form) if form else t
@@ -301,11 +302,6 @@ def _operands(node: Node, tensor: Callable[[Value, int], te.Tensor], sizes: exte
 def identifier(name: str) -> str:
     """`name` as an identifier of the loop IR."""
     return re.sub(r"\W", "_", name).strip("_") or "value"
-
-
-def _weight_form(node: Node, index: int, value: Value, target: Target) -> Blocking | None:
-    """Return how a constant weight is stored."""
-    return _panels(node, index, target) if value.is_constant else None
 
 
 def _panels(node: Node, index: int, target: Target) -> Blocking | None:

@@ -85,9 +85,8 @@ class _Change:
         if not any(x in self._was for x in node.all_input_nodes):
             return
         if node.target is _CLONE and node.kwargs.get("memory_format") is torch.contiguous_format:
-            node.kwargs = {
-                "memory_format": CHANNELS_LAST.get(node.meta["val"].dim(), torch.contiguous_format)
-            }  # only dense
+            dense = CHANNELS_LAST.get(node.meta["val"].dim(), torch.contiguous_format)  # no more is asked for
+            node.kwargs = {"memory_format": dense}
         now = _result(node)
         if now is None:
             self.put_back(node)
