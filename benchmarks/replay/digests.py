@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from renorm.codegen import cuda, llvm, structural_hash
+from renorm.codegen import llvm, structural_hash
+from renorm.codegen.cuda.source import generate
 from renorm.core.errors import RenormError
 from renorm.core.target import Target
 from renorm.driver.assemble import assemble
@@ -135,7 +136,7 @@ def _kernel(kernel: Kernel, target: Target) -> KernelDigest:
     loops = _text(structural_hash.text(kernel))
     if not target.is_gpu:
         return KernelDigest(loops)
-    made = cuda.generate(kernel, target)
+    made = generate(kernel, target)
     return KernelDigest(loops, _text(made.source, *(f"{x.name} {x.grid} {x.block}" for x in made.launches)))
 
 

@@ -258,7 +258,7 @@ def test_what_is_asked_wrongly_is_refused() -> None:
         ({"opt_level": 4}, "known: 0, 1, 2, 3"),
         ({"precision": "low"}, "known: 'fast', 'exact', 'bfloat16'"),
         ({"target": "npu"}, "known: "),
-        ({"target": "cuda -arch=sm_90"}, 'use target="llvm"'),
+        ({"target": "cuda -arch=sm_9"}, r"sm_90|renorm\[cuda\]"),
         ({"keep": ["batchnorm"]}, "batch_norm"),
     ]
     for options, words in cases:

@@ -205,3 +205,18 @@ def test_open_places(end: Expr, e: Expr, size: Expr, known: list[Expr]) -> None:
     bounds = {f: (const(0), end - 1), i: (0, 15), k: (0, 2)}
     assert interval(e, bounds, known)[0] >= 0
     assert interval(e - size, bounds, known)[1] < 0
+
+
+def test_numbers_that_differ_by_a_multiple_have_the_same_remainders() -> None:
+    """An image row by row in one loop over blocks of threads: columns were told by 96*b + t, which is x modulo 160."""
+    b, t, dy, dx = (Var(name) for name in ("b", "t", "dy", "dx"))
+    x, bounds = b * 256 + t, {b: (0, 1199), t: (0, 255), dy: (0, 2), dx: (0, 2)}
+    row, column = (x // 160) % 120 + dy, (b * 96 + t) % 160 + dx
+    inside = [row >= 1, row < 121, column >= 1, column < 161]
+    assert interval(x + dy * 160 + dx - 161, bounds, inside) == (0, 307199)
+
+
+def test_a_bound_on_a_half_bounds_the_number() -> None:
+    b, t = Var("b"), Var("t")
+    x, bounds = b * 16 + t, {b: (0, 8), t: (0, 15)}
+    assert interval(x // 132, bounds, [b * 8 + t // 2 < 66]) == (0, 0)

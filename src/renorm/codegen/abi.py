@@ -14,6 +14,9 @@ thread numbered t owns the `scratch` bytes at base + t * scratch. Where extents 
 polynomials of them (core.dims), and what is in `positive` is 1 at least: what has no elements is not computed by such
 a kernel.
 
+On a GPU each phase is a launch (runtime.launches.Launch), of extent 1, which takes pointers alone; they run one after
+the other.
+
 A parameter or workspace that the kernel writes overlaps no other, but for the pairs in `in_place`: one array may be
 passed as the parameter that is written and as one that is read. Parameters need the alignment of their elements only;
 workspaces and the scratch base are aligned to runtime.program.ALIGNMENT bytes.
@@ -25,6 +28,7 @@ from dataclasses import dataclass
 
 from renorm.core.dims import Dim
 from renorm.runtime.external import ExternalCode
+from renorm.runtime.launches import Launch
 
 
 @dataclass(frozen=True)
@@ -52,14 +56,14 @@ class Estimate:
 class CompiledKernel:
     """Machine code of one kernel.
 
-    name: the kernel's. object: a relocatable ELF file that defines phase0, phase1, ...; it has no undefined symbols
-    and no writable data. phases: the extent of each; accesses: what each touches. in_place: pairs (written, read)
-    of parameters that may be one array, see codegen.in_place. workspace: bytes of each workspace. scratch: bytes
+    name: the kernel's. object: on a CPU, a relocatable ELF file that defines phase0, phase1, ...; it has no undefined
+    symbols and no writable data. phases: the extent of each; accesses: what each touches. in_place: pairs (written,
+    read) of parameters that may be one array, see codegen.in_place. workspace: bytes of each workspace. scratch: bytes
     per thread, a multiple of ALIGNMENT. spills: how many instructions of hot loops move vector registers to or from
     the stack. near, far: about how long it takes with weights in the last cache, and in memory. extents: names of
-    the open ones. positive: what of them must not be less than 1. llvm: the LLVM IR before optimisation. loops: the
-    loop program it was made from, as text. external: what runs it in place of an object, in one phase of one
-    iteration.
+    the open ones. positive: what of them must not be less than 1. llvm: the LLVM IR before optimisation, or the CUDA C.
+    loops: the loop program it was made from, as text. external: what runs it in place of an object, in one phase of one
+    iteration. launches: on a GPU, what each phase is; the object is what the driver loads.
     """
 
     name: str
@@ -77,6 +81,7 @@ class CompiledKernel:
     positive: tuple[Dim, ...] = ()
     near: Estimate = Estimate()
     far: Estimate = Estimate()
+    launches: tuple[Launch, ...] = ()
 
     @staticmethod
     def of_external(name: str, code: ExternalCode, reads: int, writes: int) -> CompiledKernel:

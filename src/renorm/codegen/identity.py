@@ -7,12 +7,15 @@ import sys
 from functools import cache
 from importlib.util import find_spec
 
+from renorm.codegen.cuda import assemblers
 from renorm.core.host import host_cpu
 from renorm.core.target import Target
 
 
 def identity(target: Target) -> tuple[str, ...]:
-    """Equal where LLVM would make equal code of equal loops."""
+    """Equal where LLVM, or what makes code for GPUs, would make equal code of equal loops."""
+    if target.is_gpu:
+        return target.kind, target.arch, assemblers.identity(target.arch)
     stated = (target.kind, target.triple, target.cpu, ",".join(target.features), str(target.vector_bytes))
     host = "" if target.triple else f"{sys.platform} {target.machine}"
     return (*stated, host, _cpu() if target.is_host else "", _llvm())

@@ -197,12 +197,13 @@ class _Codes:
         if key not in self._places:
             self._places[key] = len(self.codes)
             kernel, phases = self._compiled[code], tuple(map(launch.of, launch.kernel.phases))
-            chunks = () if self._is_open else barriers.chunks(kernel)
+            chunks = () if self._is_open or kernel.launches else barriers.chunks(kernel)
             costs = tuple(float(a.nanoseconds) for a in kernel.accesses) if self._is_open else ()
             scratch = launch.of(kernel.scratch)
             scratch = align(scratch) if isinstance(scratch, int) else scratch
             external = kernel.external is not None
-            self.codes.append(Code(self._objects[code], phases, scratch, chunks, external, costs))
+            codes = Code(self._objects[code], phases, scratch, chunks, external, costs, kernel.launches)
+            self.codes.append(codes)
         return self._places[key]
 
 

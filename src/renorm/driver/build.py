@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from renorm import targets, te
-from renorm.codegen import cuda, llvm
+from renorm.codegen import kernels, llvm
 from renorm.codegen.abi import CompiledKernel
+from renorm.codegen.cuda.source import generate
 from renorm.codegen.llvm import walk
 from renorm.codegen.llvm.requirements import requirements
 from renorm.core import system
@@ -20,8 +21,10 @@ from renorm.core.target import Target
 from renorm.driver.open import OpenFunction, OpenLoops, OpenProgram, Values
 from renorm.expr.nodes import OpenVar
 from renorm.runtime.function import Entry, Function
+from renorm.runtime.gpu.module import GpuModule
+from renorm.runtime.launches import GPU
 from renorm.runtime.module import Module
-from renorm.runtime.program import Argument, Code, Program, Step, TensorSpec, align
+from renorm.runtime.program import Argument, Code, Machine, Program, Step, TensorSpec, align
 from renorm.te.arguments import checked
 from renorm.te.open import open_variables
 from renorm.tir import text
@@ -106,7 +109,7 @@ def build(
             )
         return OpenFunction(loops.program, _Open(loops, chosen, threads).at)
     if chosen.kind == "cuda":
-        return CudaModule(cuda.generate(loops.kernel, chosen))
+        return CudaModule(loops, chosen)
     return _compiled(loops, chosen, threads)
 
 
@@ -156,30 +159,7 @@ class BuiltModule(Function):
     ):
         """extents: of the kernel that are open, for these arrays."""
         self.kernel, self.compiled, self.target = loops.kernel, compiled, target
-        kernel, values = loops.kernel, dict(zip(compiled.extents, extents, strict=True))
-
-        def known(dims: Sequence[Dim]) -> tuple[int, ...]:
-            return static([substitute(d, values) for d in dims])
-
-        specs = [TensorSpec(p.name, p.dtype, shape) for p, shape in zip(kernel.params, loops.shapes, strict=True)]
-        writes = [p.name in kernel.outputs for p in kernel.params]
-        args, i, o, end = list[Argument](), 0, 0, 0
-        for is_output in writes:
-            args.append(Argument("output", o) if is_output else Argument("input", i))
-            i, o = i + (not is_output), o + is_output
-        for size in known(compiled.workspace):
-            args.append(Argument("arena", end))
-            end += align(size)
-        args += [Argument("extent", n) for n in extents]
-        program = Program(
-            machine=requirements(target),
-            inputs=tuple(s for s, w in zip(specs, writes) if not w),
-            outputs=tuple(s for s, w in zip(specs, writes) if w),
-            codes=(Code(0, known(compiled.phases), align(*known([compiled.scratch]))),),
-            steps=(Step(kernel.name, 0, tuple(args)),),
-            arena_bytes=end,
-            name=kernel.name,
-        )
+        program = _program(loops, compiled, requirements(target), extents)
         super().__init__(Module(program, [compiled.object], b"", walk.compile_walker(target), threads))
 
     def get_source(self, fmt: str = "ll") -> str:
@@ -192,11 +172,40 @@ class BuiltModule(Function):
         return forms[fmt]()
 
 
-class CudaModule(Entry):
-    """A kernel as CUDA C. Launching it needs CUDA, which this version does not do yet: calls raise InvalidTarget."""
+def _program(loops: Loops, compiled: CompiledKernel, machine: Machine, extents: Sequence[int] = ()) -> Program:
+    """Return the program of one kernel, whose arguments are its inputs and outputs in the order of its parameters."""
+    kernel, values = loops.kernel, dict(zip(compiled.extents, extents, strict=True))
 
-    def __init__(self, generated: cuda.CudaKernel):
-        self.generated, self.imported_modules = generated, [self]
+    def known(dims: Sequence[Dim]) -> tuple[int, ...]:
+        return static([substitute(d, values) for d in dims])
+
+    specs = [TensorSpec(p.name, p.dtype, shape) for p, shape in zip(kernel.params, loops.shapes, strict=True)]
+    writes = [p.name in kernel.outputs for p in kernel.params]
+    args, i, o, end = list[Argument](), 0, 0, 0
+    for is_output in writes:
+        args.append(Argument("output", o) if is_output else Argument("input", i))
+        i, o = i + (not is_output), o + is_output
+    for size in known(compiled.workspace):
+        args.append(Argument("arena", end))
+        end += align(size)
+    args += [Argument("extent", n) for n in extents]
+    return Program(
+        machine=machine,
+        inputs=tuple(s for s, w in zip(specs, writes) if not w),
+        outputs=tuple(s for s, w in zip(specs, writes) if w),
+        codes=(Code(0, known(compiled.phases), align(*known([compiled.scratch])), launches=compiled.launches),),
+        steps=(Step(kernel.name, 0, tuple(args)),),
+        arena_bytes=end,
+        name=kernel.name,
+    )
+
+
+class CudaModule(Entry):
+    """A kernel as CUDA C, whose code is made when it is first called. Calls take arrays of the host and of the GPU."""
+
+    def __init__(self, loops: Loops, target: Target):
+        self._loops, self._target = loops, target
+        self.generated, self.imported_modules = generate(loops.kernel, target), [self]
 
     @property
     def entry_name(self) -> str:
@@ -208,14 +217,18 @@ class CudaModule(Entry):
             raise InvalidInput(f"{fmt!r} is not a form of source", ["known: cu"])
         return self.generated.source
 
+    @cached_property
+    def _function(self) -> Function:
+        compiled = kernels.compile_kernel(self._loops.kernel, self._target)
+        program = _program(self._loops, compiled, Machine(GPU, self._target.arch))
+        return Function(GpuModule(program, [compiled.object], b"", b""))
+
     def __call__(self, *arrays: Any) -> None:
-        raise InvalidTarget(
-            f"kernel {self.generated.name} is CUDA C for {self.generated.arch}: renorm does not launch it yet",
-            [f"launches: {', '.join(f'{x.name} {x.grid} x {x.block}' for x in self.generated.launches)}"],
-            "compile get_source() with nvcc, or build for target='llvm'",
-        )
+        """Run it on one array per argument. Raises InvalidTarget where there is no such GPU."""
+        self._function(*arrays)
 
     def export_library(self, file_name: Any) -> None:
-        self()
+        """Write it to a file of renorm's own format, which `load_module` reads."""
+        self._function.export_library(file_name)
 
     save = export_library

@@ -41,7 +41,7 @@ from renorm.driver import cache as caches
 from renorm.driver.assemble import assemble
 from renorm.driver.background import Specializer
 from renorm.driver.kernels import Compiler, Progress, machine_for, walker
-from renorm.driver.module import AnyReadings, CompiledModule, OpenModule, SpecializingModule
+from renorm.driver.module import AnyReadings, CompiledGpuModule, CompiledModule, OpenModule, SpecializingModule
 from renorm.driver.readings import Readings
 from renorm.driver.weights import SharedConstants
 from renorm.frontends import exported, read
@@ -188,12 +188,6 @@ def options_of(
         raise InvalidInput(f"precision is {precision!r}", [f"known: {', '.join(map(repr, PRECISIONS))}"])
     chosen = targets.find(target)
     system.require(chosen)
-    if chosen.machine_target.kind != "llvm":
-        raise InvalidTarget(
-            f"whole networks do not run on target {str(chosen)!r} yet",
-            ["renorm.build gives the source of single kernels for cuda"],
-            'use target="llvm"',
-        )
     return Options(chosen, opt_level, keep_names(keep), verify, threads, progress, precision, limits=limits)
 
 
@@ -326,7 +320,8 @@ def _specialized(
         counts=counts,
     )
     clock.stop("assemble")
-    records = kernels.records(report.kernels, not Machine.of(machine).keeps(program.weight_bytes))
+    is_far = not machine.is_gpu and not Machine.of(machine).keeps(program.weight_bytes)
+    records = kernels.records(report.kernels, is_far)
     full = replace(report, kernels=records, memory=program.report.memory, run=program.report.run, code=code)
     counted = counted_symbols(graph)
     told = (format_facts(Sym(s)) + ", counted" * (s in counted) for s in program.symbols)
@@ -339,6 +334,8 @@ def _specialized(
     externals = [c.external for c in kernels.compiled if c.external]
     threads, texts = options.threads, kernels.texts
     parts = program, objects, weights, native_entry, threads, graph, texts, externals, options.state
+    if machine.is_gpu:
+        return CompiledGpuModule(*parts)
     if network is None:
         return CompiledModule(*parts)
 
@@ -375,6 +372,8 @@ def _opened(
     """Compile `source` for all values of its symbols that it has results for, be it one. Raises one of _CLOSED where a
     part of it needs numbers."""
     check_imports()
+    if options.target.machine_target.is_gpu:
+        raise InvalidTarget("kernels for GPUs are made for known extents")
     network = settled(source)
     graph = network.graph
     if not network.typical:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from renorm.codegen import llvm, serialization
+from renorm.codegen import kernels as codes
+from renorm.codegen import serialization
 from renorm.codegen.abi import CompiledKernel
 from renorm.codegen.identity import identity
 from renorm.codegen.llvm.requirements import requirements
@@ -33,6 +34,7 @@ from renorm.driver.lowering import lower_group
 from renorm.driver.module import ExternalText, KernelText
 from renorm.graph.ir import Graph, Group
 from renorm.runtime import threads
+from renorm.runtime.launches import GPU
 from renorm.runtime.program import Machine
 from renorm.runtime.report import CodeRecord, KernelRecord
 
@@ -94,7 +96,7 @@ class Compiler:
             self._found.append(self._group(group))
 
     def compile(self) -> tuple[Kernels, CodeRecord]:
-        """Find or make the code. Raises what codegen.llvm.compile_kernel raises."""
+        """Find or make the code. Raises what codegen.kernels.compile_kernel raises."""
         wanted = [s for s, _ in self._found]
         self._make(wanted)
         better = self._without_spills([s for s in dict.fromkeys(wanted) if s in self._kernels])
@@ -117,9 +119,7 @@ class Compiler:
         missing = [s for s in dict.fromkeys(structures) if not self._has_code(s)]
         if not missing:
             return
-        from renorm.codegen import workers  # and with it all that makes code
-
-        made, processes = workers.compile_all(
+        made, processes = codes.compile_all(
             [self._kernels[s] for s in missing],
             self._machine,
             threads.default(),
@@ -139,7 +139,7 @@ class Compiler:
         for spare in SPARE:
             spilling = [s for s in best if self._codes[best[s]].spills]
             tried = {s: self._lower(groups[s], spare * registers // 16) for s in spilling}
-            found = {s: llvm.structure(kernel, self._machine) for s, kernel in tried.items()}
+            found = {s: codes.structure(kernel, self._machine) for s, kernel in tried.items()}
             self._kernels |= {found[s]: kernel for s, kernel in tried.items()}
             self._make(found.values())
             best |= {s: min(best[s], t, key=lambda code: self._codes[code].spills) for s, t in found.items()}
@@ -159,7 +159,7 @@ class Compiler:
         if known:
             return known.structure, known.call(self._graph, group)
         lowered = lower_group(self._graph, group, self._target, self._users)
-        code = llvm.structure(lowered.kernel, self._machine)
+        code = codes.structure(lowered.kernel, self._machine)
         self._lowered[group.name] = self._kernels[code] = lowered.kernel
         made = Lowering.of(self._graph, group, code, lowered)
         if key:
@@ -191,14 +191,16 @@ class Compiler:
             """Return those of that structure; where it cannot be found, those of now."""
             first = kernel or self._lower(group, 0)
             others = (self._lower(group, spare * registers // 16) for spare in SPARE)
-            fitting = (k for k in chain([first], others) if llvm.structure(k, self._machine) == structure)
+            fitting = (k for k in chain([first], others) if codes.structure(k, self._machine) == structure)
             return next(fitting, first)
 
         return KernelText(group.name, loops, structure, self._machine)
 
 
 def walker(target: Target, cache: Cache) -> bytes:
-    """Return the native entry for a target, as codegen.llvm.walk makes it."""
+    """Return the native entry for a target, as codegen.llvm.walk makes it; nothing for a GPU, which walks no steps."""
+    if target.is_gpu:
+        return b""
 
     def made() -> bytes:
         from renorm.codegen.llvm.walk import compile_walker
@@ -209,7 +211,9 @@ def walker(target: Target, cache: Cache) -> bytes:
 
 
 def machine_for(target: Target, cache: Cache) -> Machine:
-    """Return what a machine must have to run the code of a target, as codegen.llvm.requirements says."""
+    """Return what a machine must have to run the code of a target, as codegen.llvm.requirements says for CPUs."""
+    if target.is_gpu:
+        return Machine(GPU, target.arch)
     held = _kept(cache, target, "machine", lambda: json.dumps(records.plain(requirements(target))).encode())
     return records.record(Machine, json.loads(held))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache as cached
 from typing import TYPE_CHECKING, Any, Union
 
+from renorm.codegen import kernels as codes
 from renorm.codegen import llvm
 from renorm.codegen.abi import CompiledKernel
 from renorm.core.errors import InvalidInput, suggest
@@ -21,6 +22,8 @@ from renorm.graph.counts import counted_symbols
 from renorm.graph.ir import Graph, Value
 from renorm.runtime.arrays import elements_of, shape_of, view_of
 from renorm.runtime.external import ExternalCode
+from renorm.runtime.gpu.arrays import is_on_gpu
+from renorm.runtime.gpu.module import GpuModule
 from renorm.runtime.module import Module, Shapes, Sized, Stage
 from renorm.runtime.openmp import ParallelRegion
 from renorm.runtime.program import Program, TensorSpec
@@ -48,7 +51,7 @@ class KernelText:
     def kernel(self) -> Kernel:
         """The loop program. Raises InvalidInput where that is no longer the one that was compiled."""
         kernel = self._lower()
-        if llvm.structure(kernel, self.target) != self._structure:
+        if codes.structure(kernel, self.target) != self._structure:
             raise InvalidInput(
                 f"the text of kernel {self.name!r} is not that of its code any more",
                 ["its code came from the cache, and an op was overridden since"],
@@ -63,7 +66,7 @@ class KernelText:
 
     @cached_property
     def _compiled(self) -> CompiledKernel:
-        return llvm.compile_kernel(self.kernel, self.target)
+        return codes.compile_kernel(self.kernel, self.target)
 
     @property
     def llvm(self) -> str:
@@ -136,6 +139,10 @@ class CompiledModule(Module):
         if wanted not in self._texts:
             raise InvalidInput(f"there is no kernel {wanted!r}", [f"nearest: {suggest(wanted, self._texts)}"])
         return self._texts[wanted]
+
+
+class CompiledGpuModule(CompiledModule, GpuModule):
+    """The same for a GPU."""
 
 
 class _Specializations:
@@ -319,10 +326,21 @@ class SpecializingModule:
         """As `specialized`, for inputs of these shapes, and of these elements where they decide shapes."""
         return self._made.told(shapes, elements)
 
-    def run(self, /, *args: Any, out: Any = None, timeout: float | None = None, **named: Any) -> list[Any]:
-        """As Module.run, on the specialisation for the shapes of these arrays, whose compilation has no time limit."""
+    def run(
+        self, /, *args: Any, out: Any = None, timeout: float | None = None, stream: int | None = None, **named: Any
+    ) -> list[Any]:
+        """As Module.run, or GpuModule.run, on the specialisation for the shapes of these arrays, whose compilation has
+        no time limit."""
         given = {v.name: a for v, a in zip(self._inputs, args)} | named
-        held = {v.name: view_of(given[v.name]) for v in self._inputs if v.name in given}
+        if stream is not None:
+            named = {**named, "stream": stream}
+        held = {
+            v.name: tuple(given[v.name].shape)
+            if is_on_gpu(given[v.name]) and not v.deciding
+            else view_of(given[v.name])
+            for v in self._inputs
+            if v.name in given
+        }
         for view in held.values():
             if isinstance(view, str):
                 raise InvalidInput(view)

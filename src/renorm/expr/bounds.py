@@ -220,13 +220,13 @@ class Intervals:
                 if rounded not in (inf, -inf):
                     yield form.offset(int(rounded))
 
-    def most(self, form: Linear, facts: Sequence[Linear], enough: float = -inf) -> float:
+    def most(self, form: Linear, facts: Sequence[Linear], enough: float = -inf, steps: int = MOST_STEPS) -> float:
         """An upper bound of the form, the least of the plain one and those that facts f, f <= 0, give; of few facts
-        before those of many, MOST_STEPS in all. enough: a bound that serves as well as any lower one."""
+        before those of many, as many steps in all. enough: a bound that serves as well as any lower one."""
         found: float = inf
         waiting = deque([(form, 1, 0)])  # the form that is asked for is at most this one over that divisor
         others = sum(not self._is_of_extents(f) for f in facts) if facts and self._is_of_extents(facts[-1]) else -1
-        for _ in range(MOST_STEPS):
+        for _ in range(steps):
             if not waiting:
                 break
             rest, divisor, first = waiting.popleft()

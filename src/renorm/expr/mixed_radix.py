@@ -15,7 +15,7 @@ from math import inf
 from typing import NamedTuple
 
 from renorm.core.spans import Span
-from renorm.expr.bounds import Bounds, Intervals, is_exact
+from renorm.expr.bounds import MOST_STEPS, Bounds, Intervals, is_exact
 from renorm.expr.linear import (
     ONES,
     Intern,
@@ -49,13 +49,26 @@ def is_within(index: Expr, size: int | Expr, bounds: Bounds | None = None, facts
     return proof.most(-form, 0) <= 0 and proof.most(form - end, -1) < 0
 
 
+STEPS = 4 * MOST_STEPS  # a product over blocks, threads and rounds of a sum has digits of three numbers
+
+
 class _Proof:
     """Bounds of forms under facts, as sums of digits."""
 
     def __init__(self, bounds: Bounds | None, facts: Iterable[Expr]):
         self.intern = one_of_each()
         self._intervals = Intervals(bounds, (), self.intern)
-        self._given = [f for fact in facts for f in self._intervals.nonpositive_forms(fact)]
+        told = [f for fact in facts for f in self._intervals.nonpositive_forms(fact)]
+        self._given = [*told, *(f for fact in told for f in self._of_numbers(fact))]
+
+    def _of_numbers(self, fact: Linear) -> Iterator[Linear]:
+        """From f + k*(x//m) <= 0 follows m*f + k*x <= k*(m - 1): what was divided so is a number again."""
+        for atom, k in fact.terms.items():
+            d = digit_of(atom)
+            m = d.unit.number
+            if k > 0 and d.count is None and m > 1 and not d.unit.extents:
+                rest = fact.plus(Linear({atom: 1}), -k) * m
+                yield rest.plus(linear(d.base, self.intern), k).offset(-k * (m - 1))
 
     def most(self, form: Linear, enough: float = -inf) -> float:
         """Return a number that the form never exceeds. enough: one that serves as well as any lower one."""
@@ -149,6 +162,9 @@ class _Digits:
                 if part.base is not atom and not of_number:
                     waiting.append(linear(part.base, intern))
                 of_number[self._atom(part)] = part
+        same = _same_remainders(parts, intern)
+        for base, other in same.items():
+            parts[other] |= {self._atom(d): d for d in (p._replace(base=other) for p in parts[base].values())}
         self._sums: dict[Expr, Linear] = {}  # of a part the digits that it has
         self._bounded: list[
             tuple[Expr, Place | None]
@@ -156,6 +172,8 @@ class _Digits:
         numbers: list[Expr] = []
         self.lone: set[Expr] = set()
         for base, of_number in parts.items():
+            if base in same:
+                continue
             places = _places(of_number.values())
             if len(of_number) == 1 and not isinstance(base, Var) and all(p.unit == ONES for p in of_number.values()):
                 self.lone.add(base)
@@ -165,6 +183,10 @@ class _Digits:
                     if all(p in places for p in part.places):
                         self._sums[self._atom(part)] = self._sum(part, places)
                 self._bounded.append((base, places[-1]))
+        for base, other in same.items():
+            for atom, part in parts[base].items():
+                if (found := self._sums.get(self._atom(part._replace(base=other)))) is not None:
+                    self._sums[atom] = found
         self._ties = [tie for base in numbers if (tie := self._tie(base)).terms]
 
     def most(self, form: Linear, given: Sequence[Linear], intervals: Intervals, enough: float) -> float:
@@ -172,7 +194,7 @@ class _Digits:
         facts = [self.rewritten(f) for f in given]
         known = [*facts, *(f for fact in facts for f in _rounded(fact, intervals)), *self.facts(intervals)]
         known.sort(key=is_of_extents)  # sets of facts are tried in this order
-        return intervals.most(self.rewritten(form), known, enough)
+        return intervals.most(self.rewritten(form), known, enough, STEPS)
 
     def _atom(self, part: Digit) -> Expr:
         return self._intern(part.expression())
@@ -232,6 +254,28 @@ class _Digits:
                 yield (-digits).offset(int(low))
         for tie in self._ties:
             yield from (tie, -tie)
+
+
+def _same_remainders(parts: dict[Expr, dict[Expr, Digit]], intern: Intern) -> dict[Expr, Expr]:
+    """Return for numbers that forms have remainders of alone another number with the same remainders: (96*b + t) % 160
+    is (256*b + t) % 160."""
+    found = dict[Expr, Expr]()
+    forms = {base: linear(base, intern) for base in parts}
+    for base, of_number in parts.items():
+        moduli = [p.unit.times(p.count) if p.count else None for p in of_number.values()]
+        numbers = [m.number for m in moduli if m is not None and not m.extents]
+        if not numbers or len(numbers) < len(moduli):
+            continue
+        for other, form in forms.items():
+            apart_by = form - forms[base]
+            if (
+                other is not base
+                and other not in found
+                and all(k % m == 0 for m in numbers for k in (*apart_by.terms.values(), apart_by.constant))
+            ):
+                found[base] = other
+                break
+    return found
 
 
 def _exactly(place: Place, unit: Place) -> Place:

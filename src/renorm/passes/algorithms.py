@@ -1,4 +1,5 @@
-"""Algorithms that compute the same with fewer operations and round differently: Winograd's for convolutions.
+"""Algorithms that compute the same with fewer operations and round differently: Winograd's for convolutions. On GPUs
+convolutions are products instead, of weights that lie in memory as these read them.
 
 Every convolution that can be computed so is asked what each way costs (passes.convolution_cost). Kernels can transform
 weights themselves; where it is faster to have them transformed before, they take up to four times the memory: those
@@ -24,9 +25,11 @@ from renorm.graph.layout import Layout
 from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite
 from renorm.ops.conv import Conv
 from renorm.ops.conv_transpose import ConvTranspose
+from renorm.ops.implicit_gemm import ImplicitGemm
 from renorm.ops.schedules import paired_weights
 from renorm.ops.shared.filtering import has_points, points
 from renorm.ops.shared.tiled import Tiled
+from renorm.ops.shared.turned_weight import TurnedWeight
 from renorm.ops.shared.winograd_weight import TransformedWeight
 from renorm.ops.winograd_conv import WinogradConv, WinogradConvTranspose
 from renorm.passes.affine import given
@@ -40,6 +43,7 @@ WORTH_BYTES = 1.05  # estimated gain below which no weight grows
 TILES = (1, 2, 3, 4)  # results of a tile along one axis
 MOST_POINTS = 5  # of an axis beside another one that has some: errors of both multiply
 MOST_POINTS_ALONE = 7
+LEAST_ROWS, LEAST_TERMS = 8, 16  # results of a group, and terms of a sum, from which a product is worth it on a GPU
 TILED: dict[type, type[Tiled]] = {Conv: WinogradConv, ConvTranspose: WinogradConvTranspose}
 
 
@@ -95,6 +99,29 @@ class ConvTransposeToWinograd(_ByTiles):
     direct = ConvTranspose
 
 
+class ConvToProduct(Rewrite):
+    """conv(x, w, b) -> implicit_gemm(x, transposed w, b) for a constant w of enough channels per group"""
+
+    constants = ("w",)
+
+    def pattern(self, x: Any, w: Any, b: Any) -> Any:
+        return Conv.matching()(x, w, b)
+
+    def plan(self, m: Match) -> Plan | Refusal | None:
+        op = m.root.op
+        assert isinstance(op, Conv)
+        results, depth, *kernel = static(m.w.shape)
+        if results // op.group < LEAST_ROWS or depth * prod(kernel) < LEAST_TERMS:
+            return Refusal("its channels per group are too few for a product of matrices")
+        turned = TurnedWeight(given(m.w), (*range(2, m.w.rank), 1, 0))
+
+        def make(m: Match) -> Value:
+            w = m.graph.constant(turned, m.w.name, m.w.source, dtype=m.w.dtype)
+            return ImplicitGemm(**op.values)(m.x, w, m.b)
+
+        return Plan(make)
+
+
 @dataclass(frozen=True)
 class ChooseAlgorithms:
     """conv(x, w, b) -> winograd_conv(x, w', b) where that is estimated to be faster; nothing for precision "exact", or
@@ -108,7 +135,11 @@ class ChooseAlgorithms:
     free: int = 8 << 20
 
     def run(self, graph: Graph, context: Context) -> None:
-        if context.precision == "exact" or context.target.machine_target.is_gpu:
+        if context.target.machine_target.is_gpu:
+            ApplyRules((ConvToProduct(),)).run(graph, context)
+            graph.discard_constants()
+            return
+        if context.precision == "exact":
             return
         if uses_matrix_unit(context.target, context.precision):
             return  # as fast as tiles would be, which are transformed in float32

@@ -45,12 +45,13 @@ from renorm.core import records
 from renorm.core.errors import InvalidArtifact
 from renorm.core.files import replacing
 from renorm.runtime import cpu, signing
+from renorm.runtime.launches import GPU
 from renorm.runtime.memory import Memory
 from renorm.runtime.program import ALIGNMENT, Program, align
 from renorm.runtime.signing import Key
 
 MAGIC = b"\x89RENORM\n"
-VERSION = 15
+VERSION = 16
 HEADER_BYTES = 256
 _HEADER = struct.Struct("<8sI4xQQQ8x32s32s32s")  # what the digest is of
 _SIGNED = struct.Struct(f"<{_HEADER.size}s64s16x32s")
@@ -197,7 +198,8 @@ def read(
     outside = [s for s in manifest.spans if not 0 <= s.begin <= s.begin + s.size <= len(code)]
     if outside or total > len(code):
         raise _invalid(path, "contradicts itself", f"{outside or total} of {len(code)} bytes of code")
-    cpu.require(manifest.program.machine, platform.machine(), path)
+    if manifest.program.machine.arch != GPU:  # whether there is a GPU is asked when it runs
+        cpu.require(manifest.program.machine, platform.machine(), path)
 
     def blobs(spans: Sequence[Span]) -> tuple[bytes, ...]:
         return tuple(bytes(code[s.begin : s.begin + s.size]) for s in spans)

@@ -1,10 +1,13 @@
-"""Devices as programs of TVM name them: `cpu(0)`. Arrays lie, and code runs, on CPUs; other devices can be named, and
-asked whether they are there.
+"""Devices as programs of TVM name them: `cpu(0)`. Arrays of `nd` lie on CPUs; `cuda(0)` can be asked whether it is
+there, and waited for; others can be named.
 """
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 from renorm.core.errors import InvalidTarget, suggest
 
@@ -21,16 +24,20 @@ class Device:
 
     @property
     def exist(self) -> bool:
-        """Return whether code can be run on it."""
+        """Return whether code can be run on it: the first CPU, a GPU of NVIDIA with its driver and cuda-bindings."""
+        if self.kind == "cuda":
+            return _has_driver() and self.index < _count()
         return self.kind == "cpu" and self.index == 0
 
     def sync(self) -> None:
-        """Wait until all that runs on it has ended: calls return only then."""
+        """Wait until all that this process has begun on it has ended: on CPUs calls return only then."""
+        if self.kind == "cuda" and self.exist:
+            _driver().device(self.index).synchronize()
 
     def require(self) -> None:
-        """Raise InvalidTarget where nothing can be run on it."""
-        if not self.exist:
-            raise InvalidTarget(f"there are no arrays on {self}: renorm runs code on CPUs", do="use cpu(0)")
+        """Raise InvalidTarget where no arrays can lie on it."""
+        if self.kind != "cpu" or self.index:
+            raise InvalidTarget(f"there are no arrays on {self}: they lie on CPUs", do="use cpu(0)")
 
     def __str__(self) -> str:
         return f"{self.kind}({self.index})"
@@ -58,8 +65,28 @@ def cpu(dev_id: int = 0) -> Device:
 
 
 def cuda(dev_id: int = 0) -> Device:
-    """A GPU, on which nothing can be run yet: `cuda(0).exist` is false."""
+    """Return a GPU of NVIDIA, as CUDA_VISIBLE_DEVICES numbers them; `cuda(0).exist` says whether it is there."""
     return device("cuda", dev_id)
 
 
 gpu = cuda
+
+
+def _has_driver() -> bool:
+    """Return whether NVIDIA's driver has its library here, before anything large is imported to ask it."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def _count() -> int:
+    try:
+        return _driver().count()
+    except InvalidTarget:
+        return 0
+
+
+def _driver() -> Any:
+    return import_module("renorm.runtime.gpu.driver")

@@ -62,3 +62,29 @@ def bfloat16_view(value: Any) -> np.ndarray[Any, Any] | None:
     at = (tensor.data or 0) + tensor.byte_offset
     interface = {"data": (at, False), "shape": shape, "strides": strides, "typestr": "<u2", "version": 3}
     return np.asarray(_Borrowed(capsule, interface)).view(dtypes.numpy_dtype("bfloat16"))
+
+
+CUDA = (2, 13)  # kDLCUDA, kDLCUDAManaged
+_KINDS = {0: "int", 1: "uint", 2: "float", _BFLOAT: "bfloat", 6: "bool"}
+
+
+class GpuTensor:
+    """A tensor in the memory of a GPU as its producer exports it. The capsule keeps it alive."""
+
+    def __init__(self, capsule: Any):
+        self._capsule = capsule
+        t = _Tensor.from_address(_pointer(capsule, b"dltensor"))
+        self.address, self.index, self.shape = (t.data or 0) + t.byte_offset, t.device_id, tuple(t.shape[: t.rank])
+        kind = _KINDS.get(t.code, f"type {t.code} of ") if t.lanes == 1 else f"{t.lanes} lanes of "
+        self.dtype = "bool" if kind == "bool" else f"{kind}{t.bits}"
+        steps, dense, is_dense = tuple(t.strides[: t.rank]) if t.strides else None, 1, True
+        for extent, step in reversed(list(zip(self.shape, steps or ()))):
+            is_dense &= extent == 1 or step == dense
+            dense *= extent
+        self.is_contiguous = is_dense or 0 in self.shape
+
+
+def borrowed(value: Any, stream: int) -> GpuTensor:
+    """Return a tensor in the memory of a GPU, which is ready in the order of a stream: a handle, or 1 for the legacy
+    default one. Whatever the producer raises passes through."""
+    return GpuTensor(value.__dlpack__(stream=stream))

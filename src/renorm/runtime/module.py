@@ -34,6 +34,7 @@ from renorm.runtime.arrays import (
 from renorm.runtime.checks import Check, judge
 from renorm.runtime.cpu import obstacles
 from renorm.runtime.external import Entry, ExternalCode
+from renorm.runtime.launches import GPU
 from renorm.runtime.openmp import ParallelRegion
 from renorm.runtime.program import Program, TensorSpec
 from renorm.runtime.report import Report
@@ -524,7 +525,8 @@ def load(
     refused, OutOfMemory where there is no memory for it.
     """
     held = artifact.read(path, verify, digest, key, mapped)
-    return Module(held.program, held.objects, held.weights, held.walker, threads, held.externals, held.state, limits)
+    kind = import_module("renorm.runtime.gpu.module").GpuModule if held.program.machine.arch == GPU else Module
+    return kind(held.program, held.objects, held.weights, held.walker, threads, held.externals, held.state, limits)
 
 
 def _keep(sizes: dict[tuple[tuple[int, ...], ...], Sized], key: tuple[tuple[int, ...], ...], sized: Sized) -> None:

@@ -30,7 +30,9 @@ from renorm.core.errors import InvalidArtifact, InvalidInput
 from renorm.core.extents import LARGEST, LONGEST, Evaluation
 from renorm.core.inputs import fixed_extents, format_elements, given_extents, given_symbols
 from renorm.core.lazy import cached_property
+from renorm.runtime import launches
 from renorm.runtime.checks import Check
+from renorm.runtime.launches import GPU, Launch
 from renorm.runtime.report import Report
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector; weights and buffers in the arena start at multiples of it
@@ -139,7 +141,7 @@ class Code:
     nothing) each thread has its even share and no thread takes work from another. costs: in an open program, about how
     many nanoseconds an iteration of each phase takes, in place of chunks (`iterations`).
     scratch: bytes that each thread needs, a multiple of ALIGNMENT; the runtime passes their address after the
-    arguments when not 0.
+    arguments when not 0. launches: on a GPU, what each phase is.
     """
 
     object: int
@@ -148,6 +150,7 @@ class Code:
     chunks: tuple[int, ...] = ()
     is_external: bool = False
     costs: tuple[float, ...] = ()
+    launches: tuple[Launch, ...] = ()
 
 
 def iterations(nanoseconds: float) -> int:
@@ -197,7 +200,8 @@ class Step:
 class Machine:
     """The machine that the code runs on.
 
-    arch: "x86_64" or "aarch64". features: LLVM's names of the CPU features that the code may use, without sign.
+    arch: "x86_64", "aarch64", or GPU. cpu: of a GPU what a target names as its architecture, "sm_90". features: LLVM's
+    names of the CPU features that the code may use, without sign.
     """
 
     arch: str
@@ -445,6 +449,9 @@ class Program:
             require(integer(code.scratch) % ALIGNMENT == 0, f"code {i}: scratch {code.scratch}")
             sound = len(code.chunks) in (0, len(code.phases))
             require(sound, f"code {i}: chunks {code.chunks} for phases {code.phases}")
+            expected = len(code.phases) if self.machine.arch == GPU and not code.is_external else 0
+            given = min((len(s.args) for s in self.steps if s.code == i), default=0)
+            problems += launches.problems(f"code {i}", code.launches, expected, given)
         # the first offset that is outside: one past the end is legal, for tensors without elements
         ends = {"weight": self.weight_bytes, "arena": self.arena_bytes}
         specs = {"input": self.inputs, "output": self.outputs}

@@ -11,6 +11,7 @@ from importlib import import_module
 from renorm.core import target as targets
 from renorm.core.errors import InvalidTarget
 from renorm.core.target import Target
+from renorm.runtime.gpu import device as devices
 
 PROVIDED = {"onednn": "renorm.targets.onednn.target", "tandem": "renorm.targets.tandem.target"}
 """Modules by the name of the target that each has as TARGET."""
@@ -24,6 +25,8 @@ def find(text: str | Target) -> Target:
     if found.base:
         has = find(found.base).has
         return found if has is None else replace(found, has=has)
+    if found.is_gpu and isinstance(text, str) and "-arch" not in text:
+        return replace(found, arch=devices.arch_here() or found.arch)
     if not found.is_named:
         return found
     from renorm.codegen.llvm.subtarget import resolved  # loads LLVM

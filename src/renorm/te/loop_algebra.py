@@ -94,7 +94,9 @@ class LoopAlgebra(ExprAlgebra):
         return super().scaled(a, self.unit(c))
 
     def applied(self, op: str, a: Linear, b: Linear) -> Linear | None:
-        """a op b, where a row of n + 2 elements, that indices are multiplied with and divided by, is a variable."""
+        """a op b, where a row of n + 2 elements, that indices are multiplied with and divided by, is a variable, and
+        digits of one number that stand beside each other are that number before it is divided."""
+        a = self.rejoined(a) if op in ("//", "%") else a
         if op in ("*", "//", "%") and not is_of_extents(a) and b.terms and is_of_extents(b) and self.is_at_most(-b, -1):
             b = self.unit(b)
         elif op == "*" and not is_of_extents(b) and a.terms and is_of_extents(a) and self.is_at_most(-a, -1):

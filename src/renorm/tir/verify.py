@@ -7,7 +7,8 @@ verify(kernel, target) checks, and reports all at once,
   guard it, or, where these do not suffice, by trying every value of a small domain;
 - parameters: only outputs are stored to;
 - barriers: all threads of a block reach the same ones;
-- for a GPU: every stage is bound to blocks or threads, and a block has at most MOST_THREADS threads, MOST_SHARED bytes.
+- for a GPU: every stage is bound to blocks or threads, and a block has at most MOST_THREADS threads, and the bytes of
+  shared memory that core.gpu says.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.errors import InvalidLoops
+from renorm.core.gpu import facts
 from renorm.core.spans import Span, is_finite, is_within
 from renorm.core.target import Target
 from renorm.expr import mixed_radix
@@ -56,7 +58,7 @@ def verify(kernel: Kernel, target: Target | None = None, to_first: bool = False)
     checker.kernel()
     problems = [*checker.problems, *barrier_problems(kernel.body)]
     if target is not None and target.is_gpu:
-        problems += gpu_problems(kernel)
+        problems += gpu_problems(kernel, facts(target.arch))
     if problems:
         many = len(set(problems))
         raise InvalidLoops(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from renorm.core.gpu import GpuFacts
 from renorm.expr.nodes import Expr, Load, Var
 from renorm.expr.rewrite import walk as walk_expr
 from renorm.tir.nodes import (
@@ -27,7 +28,6 @@ from renorm.tir.nodes import (
 )
 
 MOST_THREADS = 1024  # of a block, on every NVIDIA GPU since Fermi
-MOST_SHARED = 48 * 1024  # bytes of static shared memory of a block
 MOST_BLOCKS = {"blockIdx.x": 2**31 - 1, "blockIdx.y": 65535, "blockIdx.z": 65535}
 AXES = BLOCK_AXES + THREAD_AXES
 
@@ -46,8 +46,8 @@ def root_stages(s: Stmt, name: str = "") -> Iterator[tuple[str, Stmt]]:
             yield name, s
 
 
-def gpu_problems(kernel: Kernel) -> Iterator[str]:
-    """Yield what keeps a kernel from running on a GPU."""
+def gpu_problems(kernel: Kernel, facts: GpuFacts) -> Iterator[str]:
+    """Yield what keeps a kernel from running on a GPU of which these are the facts."""
     for name, nest in root_stages(kernel.body):
         unbound = list(dict.fromkeys(s.buffer.name for s in _unbound_stores(nest)))
         if unbound:
@@ -57,7 +57,7 @@ def gpu_problems(kernel: Kernel) -> Iterator[str]:
                 f"{_outermost(nest)} would run on the host, which cannot touch {', '.join(unbound)}; "
                 f"bind an axis of {stage} to blockIdx.x or threadIdx.x, or compute it inside a stage that is bound"
             )
-        yield from _launch_problems(name or "the kernel", nest)
+        yield from _launch_problems(name or "the kernel", nest, facts)
     bound_at = {id(s.buffer) for region in _regions(kernel.body) for s in walk(region) if isinstance(s, Allocate)}
     for s in walk(kernel.body):
         if isinstance(s, Allocate) and (s.buffer.scope == "global") == (id(s.buffer) in bound_at):
@@ -95,7 +95,7 @@ def launch_extents(region: Stmt) -> dict[str, int]:
     return extents
 
 
-def _launch_problems(name: str, nest: Stmt) -> Iterator[str]:
+def _launch_problems(name: str, nest: Stmt, facts: GpuFacts) -> Iterator[str]:
     for region in _regions(nest):
         for s in walk(region):
             if isinstance(s, For) and s.kind in AXES and constant(s.extent) is None:
@@ -112,9 +112,9 @@ def _launch_problems(name: str, nest: Stmt) -> Iterator[str]:
                 yield f"stage {name}: {extents[axis]} blocks along {axis}; a GPU runs at most {MOST_BLOCKS[axis]}"
         shared = [s.buffer for s in walk(region) if isinstance(s, Allocate) and s.buffer.scope == "shared"]
         total = sum(b.nbytes or 0 for b in shared)  # of open size is none: the bounds of threads are numbers
-        if total > MOST_SHARED:
+        if total > facts.shared:
             sizes = ", ".join(f"{b.name} {b.nbytes}" for b in shared)
-            yield f"stage {name}: {total} bytes of shared memory ({sizes}); a block has {MOST_SHARED}"
+            yield f"stage {name}: {total} bytes of shared memory ({sizes}); a block has {facts.shared}"
         yield from _nested_axes(name, region, {})
 
 

@@ -23,6 +23,10 @@ from renorm.ops.schedules import (
     cpu_winograd,
     cuda,
     given_loops,
+    gpu_attention,
+    gpu_elements,
+    gpu_products,
+    gpu_rows,
     structure,
 )
 from renorm.topi import layout
@@ -30,23 +34,29 @@ from renorm.topi import layout
 Schedule = Callable[["te.Schedule", Sequence["te.Tensor"], Target], None]  # in quotes: te is loaded when it is used
 
 
-def _by_target(meaning: str, on_cpu: Schedule) -> Schedule:
-    """Return the schedule that is `on_cpu` on CPUs and CUDA's on GPUs; meaning: its docstring."""
+def _by_target(meaning: str, on_cpu: Schedule, on_gpu: Schedule = cuda.schedule) -> Schedule:
+    """Return the schedule that is `on_cpu` on CPUs and `on_gpu` on GPUs; meaning: its docstring."""
 
     def scheduled(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
-        (cuda.schedule if target.is_gpu else on_cpu)(s, outs, target)
+        (on_gpu if target.is_gpu else on_cpu)(s, outs, target)
 
     scheduled.__doc__ = meaning
     return scheduled
 
 
-injective = _by_target("Elementwise, broadcast and injective results.", cpu_injective.schedule)
-reduction = _by_target("Reductions and windows, with elementwise stages around them.", cpu_reduction.schedule)
-normalization = _by_target("Statistics of slices and the elements of these slices.", cpu_normalization.schedule)
-convolution = _by_target("Convolutions of any rank.", cpu_convolution.schedule)
-transposed_convolution = _by_target("Transposed convolutions of any rank.", cpu_transposed.schedule)
-gemm = _by_target("Matrix products.", cpu_convolution.schedule)
-attention = _by_target("Mixtures of values by scores of keys.", cpu_attention.schedule)
+injective = _by_target("Elementwise, broadcast and injective results.", cpu_injective.schedule, gpu_elements.schedule)
+reduction = _by_target(
+    "Reductions and windows, with elementwise stages around them.", cpu_reduction.schedule, gpu_rows.schedule
+)
+normalization = _by_target(
+    "Statistics of slices and the elements of these slices.", cpu_normalization.schedule, gpu_rows.schedule
+)
+convolution = _by_target("Convolutions of any rank.", cpu_convolution.schedule, gpu_products.schedule)
+transposed_convolution = _by_target(
+    "Transposed convolutions of any rank.", cpu_transposed.schedule, gpu_products.schedule
+)
+gemm = _by_target("Matrix products.", cpu_convolution.schedule, gpu_products.schedule)
+attention = _by_target("Mixtures of values by scores of keys.", cpu_attention.schedule, gpu_attention.schedule)
 
 
 def winograd(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:

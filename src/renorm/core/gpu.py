@@ -1,0 +1,44 @@
+"""Facts of NVIDIA GPUs by architecture: what schedules, the verifier and code rely on.
+
+Source: NVIDIA's CUDA C++ Programming Guide, technical specifications per compute capability.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+RESERVED = 1 << 10  # bytes of shared memory of each block that are the system's
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """units: multiprocessors of the largest GPU of an architecture that is sold; threads of a block at most, and
+    resident ones of a multiprocessor; static: bytes of shared memory that a block has without asking; shared: those it
+    has at most, when it asks."""
+
+    units: int
+    resident: int
+    shared: int
+    threads: int = 1024
+    static: int = 48 << 10
+
+
+_KNOWN = {
+    75: GpuFacts(72, 1024, 64 << 10),
+    80: GpuFacts(108, 2048, 163 << 10),
+    86: GpuFacts(84, 1536, 99 << 10),
+    87: GpuFacts(16, 1536, 163 << 10),
+    89: GpuFacts(142, 1536, 99 << 10),
+    90: GpuFacts(132, 2048, 227 << 10),
+    100: GpuFacts(148, 2048, 227 << 10),
+    120: GpuFacts(170, 1536, 99 << 10),
+}
+
+
+def facts(arch: str) -> GpuFacts:
+    """Return the facts of an architecture, "sm_90": of one that is not known those of the nearest older one, and of
+    what is no NVIDIA GPU those of sm_90."""
+    number = re.fullmatch(r"sm_(\d+)[af]?", arch)
+    older = [n for n in _KNOWN if number and n <= int(number[1])]
+    return _KNOWN[max(older, default=75) if number else 90]

@@ -1,0 +1,367 @@
+"""A compiled network that runs on a GPU: weights and an arena in its memory, its launches one graph.
+
+    run = write inputs -> graph of all launches -> read outputs        all in the order of one stream
+
+Arrays of the GPU are read and written where they lie: the launches that touch them are given their addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from renorm.core.dims import integer
+from renorm.core.errors import InvalidInput, InvalidTarget
+from renorm.core.lazy import cached_property
+from renorm.core.locks import Lock, Rank
+from renorm.runtime.arrays import Array, Slot, bind, bind_out
+from renorm.runtime.checks import judge
+from renorm.runtime.gpu import device as devices
+from renorm.runtime.gpu.arrays import ALIGNED, Borrowed, DeviceArray, borrow, is_on_gpu
+from renorm.runtime.gpu.device import Call, Device
+from renorm.runtime.launches import GPU
+from renorm.runtime.module import Module
+from renorm.runtime.program import Argument, Program, TensorSpec, align
+from renorm.runtime.state import beyond
+
+LEGACY = 1  # the handle of the default stream, which other libraries call 0
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where an argument of a launch is: in an input or output, by its number, and how far."""
+
+    call: int
+    position: int
+    kind: str
+    index: int
+    offset: int
+
+
+class _Loaded:
+    """A program in the memory of a device. Raises OutOfMemory, and gives back what it took."""
+
+    def __init__(self, device: Device, program: Program, objects: Sequence[bytes], weights: Sequence[Array]):
+        self.device, self.program = device, program
+        self._held = list[int]()
+        self._last = 0  # the stream of the last run, in whose order the arena is used
+        self.lock = Lock(f"{program.name or 'a module'} on {device.name}", Rank.MAKING)
+        try:
+            self._load(objects, weights)
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self, objects: Sequence[bytes], weights: Sequence[Array]) -> None:
+        program = self.program
+        self.weights, self.arena = self._take(program.weight_bytes), self._take(program.arena_bytes)
+        at = self.weights
+        for part in weights:
+            self.device.write(at, part, 0)
+            at += part.nbytes
+        specs = [("input", i, s) for i, s in enumerate(program.inputs)]
+        specs += [("output", i, s) for i, s in enumerate(program.outputs)]
+        self._specs = {(kind, i): s for kind, i, s in specs}
+        self._staging = dict[tuple[str, int], int]()
+        self._libraries = [self.device.load(o) for o in objects]
+        self.names = list[str]()
+        self.calls = list[Call]()
+        self._places = list[_Place]()
+        for step in program.steps:
+            code = program.codes[step.code]
+            for launch in code.launches:
+                function = self.device.function(self._libraries[code.object], launch.function)
+                args = tuple(self._address(step.args[a], p) for p, a in enumerate(launch.args))
+                self.names.append(step.kernel)
+                x, y, z = launch.grid
+                i, j, k = launch.block
+                self.calls.append(Call(function, (x, y, z), (i, j, k), args, launch.shared))
+        self._bound = [list(c.args) for c in self.calls]
+        self._graph = None
+        self.device.wait(0)
+
+    def _address(self, a: Argument, position: int) -> int:
+        at, offset = integer(a.at), integer(a.offset)
+        if a.kind in ("input", "output"):
+            self._places.append(_Place(len(self.calls), position, a.kind, at, offset))
+            return 0  # known when a run begins
+        return {"weight": self.weights, "arena": self.arena}[a.kind] + at + offset
+
+    def _take(self, nbytes: int) -> int:
+        address = self.device.allocate(max(1, nbytes))
+        self._held.append(address)
+        return address
+
+    def staging(self, kind: str, i: int) -> int:
+        """Return memory for an input or output of the host, which is kept."""
+        if (kind, i) not in self._staging:
+            self._staging[kind, i] = self._take(align(self._specs[kind, i].nbytes))
+        return self._staging[kind, i]
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of weights, arena and staging."""
+        staged = sum(align(self._specs[key].nbytes) for key in self._staging)
+        return self.program.weight_bytes + self.program.arena_bytes + staged
+
+    def launch(self, bases: Mapping[tuple[str, int], int], stream: int) -> None:
+        """Begin all launches where inputs and outputs are at these addresses."""
+        changed = set[int]()
+        for p in self._places:
+            address = bases[p.kind, p.index] + p.offset
+            if self._bound[p.call][p.position] != address:
+                self._bound[p.call][p.position] = address
+                changed.add(p.call)
+        if self._graph is None:
+            bound = zip(self.calls, self._bound)
+            self._graph = self.device.graph([replace(c, args=tuple(args)) for c, args in bound])
+        else:
+            for call in sorted(changed):
+                self._graph.update(call, self._bound[call])
+        self._graph.launch(stream)
+
+    def enter(self, stream: int) -> None:
+        """Make sure that no run on another stream uses the arena any more."""
+        if stream != self._last:
+            self.device.wait(self._last)
+            self._last = stream
+
+    def single(self, i: int) -> Callable[[], None]:
+        """Return a function that begins one launch alone, on the addresses of the last run."""
+        call = self.calls[i]
+        graph = self.device.graph([replace(call, args=tuple(self._bound[i]))])
+        return lambda: graph.launch(0)
+
+    def close(self) -> None:
+        """Give back all memory of the device."""
+        graph = getattr(self, "_graph", None)
+        if graph is not None:
+            with suppress(Exception):  # the device may be lost
+                graph.close()
+        while self._held:
+            self.device.free(self._held.pop())
+
+    __del__ = close
+
+
+class GpuModule(Module):
+    """A compiled network on a GPU. As Module; arrays of the GPU are taken, too, and `stream` says in whose order."""
+
+    device_index = 0
+
+    @cached_property
+    def _loaded(self) -> _Loaded:
+        program = self.program
+        if program.machine.arch != GPU:
+            raise InvalidTarget(f"{self.name} holds no code for GPUs")
+        if self._externals:
+            raise InvalidTarget(f"{self.name}: code of other packages does not run among launches of a GPU")
+        device = devices.device(program.machine.cpu, self.device_index)
+        if device.arch != program.machine.cpu:
+            do = f'compile with target="cuda -arch={device.arch}"'
+            facts = [f"cuda({self.device_index}) is {device.name}, {device.arch}", f"expected {program.machine.cpu}"]
+            raise InvalidTarget(f"{self.name} was compiled for another GPU", facts, do)
+        return _Loaded(device, program, self._objects, self._weights.arrays)
+
+    @cached_property
+    def _slots(self) -> tuple[list[Slot], list[Slot]]:
+        """What inputs and outputs must be."""
+        return [Slot(s) for s in self.inputs], [Slot(s) for s in self.outputs]
+
+    @property
+    def runs_here(self) -> bool:
+        """Return whether a GPU of that architecture is there."""
+        try:
+            return devices.device(self.program.machine.cpu, self.device_index).arch == self.program.machine.cpu
+        except InvalidTarget:
+            return False
+
+    @property
+    def device_bytes(self) -> int:
+        """Return the bytes of the device's memory that it holds: weights, arena, and staging of arrays of the host."""
+        return self._loaded.nbytes
+
+    def run(
+        self, /, *args: Any, out: Any = None, timeout: float | None = None, stream: int | None = None, **named: Any
+    ) -> list[Any]:
+        """Run the network once and return its outputs in order.
+
+        args, named: as for Module.run, in memory of the host, or of this GPU by __dlpack__ (these C-contiguous). out:
+        likewise, one array per output or None. Without it results are arrays of the host, and, where an input is on the
+        GPU, DeviceArrays. stream: a handle of the driver (torch.cuda.current_stream().cuda_stream): the run is in its
+        order, and where all arrays are on the GPU `run` returns before it is done; None: it returns when all is done.
+        Raises InvalidInput, InvalidTarget without a GPU, OutOfMemory.
+        """
+        if timeout is not None:
+            raise InvalidInput(f"{self.name}: a run on a GPU has no time limit", [f"timeout={timeout!r}"])
+        loaded = self._loaded
+        order = 0 if stream is None else stream or LEGACY
+        with loaded.lock:
+            return self._run_in_order(loaded, args, named, out, order, stream is None)
+
+    __call__ = run
+
+    def _run_in_order(
+        self, loaded: _Loaded, args: Sequence[Any], named: Mapping[str, Any], out: Any, stream: int, is_awaited: bool
+    ) -> list[Any]:
+        device, states = loaded.device, self.program.states
+        loaded.enter(stream)
+        handle = stream or device.stream
+        inputs = self._bound(args, named, handle, not is_awaited)
+        given = self._given_out(out, handle, not is_awaited)
+        while True:
+            changes = self._state.version if states else None
+            after = self._state.fresh() if states else []
+            held = [*inputs, *(changes.arrays if changes else ())]
+            results = self._results(inputs, given, after)
+            bases = {("input", i): self._written(loaded, i, x, stream) for i, x in enumerate(held)}
+            for i, y in enumerate(results):
+                bases["output", i] = _usable(y, held) or loaded.staging("output", i)
+            loaded.launch(bases, stream)
+            self._copied_out(loaded, results, bases, stream)
+            if is_awaited or not all(isinstance(x, (Borrowed, DeviceArray)) for x in (*held, *results)):
+                device.wait(stream)
+            if not changes:
+                break
+            if self._state.replace(changes, after):
+                for spec, old, new in zip(self._state.specs, changes.arrays, after):
+                    beyond(new, old, f"{self.name}: {spec.name}", stacklevel=4)
+                break
+        if self.program.checks:
+            judge(
+                self.name, self.program.checks, [y for y in results[self.program.guards] if isinstance(y, np.ndarray)]
+            )
+        return _handed_out(out, given, results[: len(self._slots[1])])
+
+    def _bound(
+        self, args: Sequence[Any], named: Mapping[str, Any], handle: int, is_ready: bool
+    ) -> list[Array | Borrowed]:
+        slots = self._slots[0]
+        if not any(is_on_gpu(x) for x in (*args, *named.values())):
+            return list(bind(self.name, slots, args, named))
+        values = {**dict(zip((s.spec.name for s in slots), args)), **named}
+        found, problems = list[Array | Borrowed](), list[str]()
+        for slot in slots:
+            name = slot.spec.name
+            if not is_on_gpu(value := values.get(name)):
+                found += bind(self.name, [slot], [] if value is None else [value], {})
+                continue
+            found.append(view := borrow(value, handle, is_ready))
+            if problem := view.mismatch(slot, self.device_index):
+                problems.append(f"input {name}: {problem}")
+        if problems:
+            raise InvalidInput(f"{self.name}: the arrays given do not fit its inputs", problems)
+        return found
+
+    def _given_out(self, out: Any, handle: int, is_ready: bool) -> list[Array | Borrowed | None]:
+        if out is None:
+            return []
+        values, slots = out if isinstance(out, (list, tuple)) else [out], self._slots[1]
+        if not any(is_on_gpu(x) for x in values):
+            return list(bind_out(self.name, slots, out))
+        found = [borrow(x, handle, is_ready) if is_on_gpu(x) else x for x in values]
+        problems = [f"out has {len(found)} arrays, expected {len(slots)}"] * (len(found) != len(slots))
+        for slot, x in zip(slots, found):
+            if isinstance(x, Borrowed) and (problem := x.mismatch(slot, self.device_index)):
+                problems.append(f"output {slot.spec.name}: {problem}")
+            elif x is not None and not isinstance(x, Borrowed):
+                problems.append(f"output {slot.spec.name}: on the host, others are on the GPU")
+        if problems:
+            raise InvalidInput(f"{self.name}: the arrays of out= do not fit its outputs", problems)
+        return found
+
+    def _results(
+        self, inputs: Sequence[Array | Borrowed], given: Sequence[Array | Borrowed | None], after: Sequence[Array]
+    ) -> list[Array | Borrowed | DeviceArray]:
+        """Return what a run writes: what the caller gave, or fresh arrays, of the GPU where an input is on it."""
+        count = len(self._slots[1])
+        whole: list[Array | Borrowed | DeviceArray] = [x for x in given if x is not None]
+        if len(whole) == count == len(self.program.outputs):
+            return whole
+        is_device = any(isinstance(x, Borrowed) for x in inputs)
+        found = list[Array | Borrowed | DeviceArray]()
+        for i, spec in enumerate(self.program.outputs[: len(self.program.outputs) - len(after)]):
+            there = given[i] if i < len(given) else None
+            if there is not None:
+                found.append(there)
+            elif is_device and i < count:
+                found.append(self._fresh(spec))
+            else:
+                found.append(Slot(spec).allocate())
+        return [*found, *after]
+
+    def _fresh(self, spec: TensorSpec) -> DeviceArray:
+        device = self._loaded.device
+        array = DeviceArray(spec, self.device_index, device.allocate, device.free)
+
+        def read(to: Array) -> None:
+            device.read(to, array.address, 0)
+            device.wait(0)
+
+        array.read = read
+        return array
+
+    def _written(self, loaded: _Loaded, i: int, x: Array | Borrowed, stream: int) -> int:
+        """Return where the device has an input."""
+        if isinstance(x, Borrowed):
+            if x.address % ALIGNED == 0:
+                return x.address
+            at = loaded.staging("input", i)
+            loaded.device.copy(at, x.address, self.program.inputs[i].nbytes, stream)
+            return at
+        at = loaded.staging("input", i)
+        if x.nbytes:
+            loaded.device.write(at, x, stream)
+        return at
+
+    def _copied_out(
+        self,
+        loaded: _Loaded,
+        results: Sequence[Array | Borrowed | DeviceArray],
+        bases: Mapping[tuple[str, int], int],
+        stream: int,
+    ) -> None:
+        for i, y in enumerate(results):
+            at = bases["output", i]
+            if isinstance(y, (Borrowed, DeviceArray)):
+                if y.address != at:
+                    loaded.device.copy(y.address, at, self.program.outputs[i].nbytes, stream)
+            elif y.nbytes:
+                loaded.device.read(y, at, stream)
+
+    def kernel_times(self, /, *args: Any, repeats: int = 10, **named: Any) -> list[tuple[str, float]]:
+        """Return the seconds of each launch by itself, the median of `repeats`, by the name of its kernel, after a run
+        on these inputs. Needs a device that tells time."""
+        self.run(*args, **named)
+        loaded = self._loaded
+        time = getattr(loaded.device, "time", None)
+        if time is None:
+            raise InvalidTarget(f"{loaded.device.name} tells no times of launches")
+        with loaded.lock:
+            found = list[tuple[str, float]]()
+            for i, name in enumerate(loaded.names):
+                spent = sorted(time(loaded.single(i), repeats))
+                found.append((name, spent[len(spent) // 2]))
+            return found
+
+
+def _usable(y: Array | Borrowed | DeviceArray, inputs: Sequence[Array | Borrowed]) -> int:
+    """Return the address of an output that launches may write to; 0 where it is on the host, is not aligned, or shares
+    memory with an input, before the last of which the memory plan may have it written."""
+    if not isinstance(y, (Borrowed, DeviceArray)) or y.address % ALIGNED:
+        return 0
+    end = y.address + y.nbytes
+    read = (x for x in inputs if isinstance(x, Borrowed))
+    return 0 if any(x.address < end and y.address < x.address + x.nbytes for x in read) else y.address
+
+
+def _handed_out(out: Any, given: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    """Return what a caller gets: the objects that it gave, or fresh arrays."""
+    if out is None:
+        return list(results)
+    values = list(out) if isinstance(out, (list, tuple)) else [out]
+    return [y if x is None else x for x, y in zip(values, results)]
