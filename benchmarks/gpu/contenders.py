@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.gpu.deviation import largest
 from benchmarks.gpu.place import Place
 from benchmarks.gpu.subjects import Compiled, compiled
 from benchmarks.gpu.timing import captured, settle, side_by_side
@@ -35,7 +36,7 @@ def checked(place: Place, kind: str, name: str, batch: int = 0) -> dict[str, Any
         outs = [torch.full_like(y, torch.nan) for y in eager]
         _call(place, c, inputs, outs)()
         _wait(place)
-    return {**_about(c), "error": _largest(outs, wanted), "eager_error": _largest(eager, wanted)}
+    return {**_about(c), "error": largest(outs, wanted), "eager_error": largest(eager, wanted)}
 
 
 def measured(place: Place, kind: str, name: str, batch: int, seconds: float, kernels: int = 0) -> dict[str, Any]:
@@ -82,12 +83,6 @@ def _call(place: Place, c: Compiled, inputs: Sequence[Tensor], outs: Sequence[Te
 
 def _tensors(result: Any) -> list[Tensor]:
     return [result] if isinstance(result, Tensor) else list(result)
-
-
-def _largest(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
-    """Return the largest difference, relative to the largest element; infinity where a result is not a number."""
-    errors = [float((a.double() - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in zip(found, wanted)]
-    return max(e if e == e else float("inf") for e in errors)
 
 
 def _wait(place: Place) -> None:

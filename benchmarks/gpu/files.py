@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import renorm
+from benchmarks.gpu.deviation import largest
 from benchmarks.gpu.place import Place
 from renorm.core.random_inputs import random_inputs
 from renorm.frontends import read
@@ -26,9 +27,7 @@ def checked(place: Place, file: str) -> dict[str, Any]:
     inputs = random_inputs(module.inputs)
     found = module.run(**inputs)
     reference, wanted = _reference(Path(file), inputs)
-    error = max(
-        float(np.abs(np.asarray(a, np.float64) - b).max() / max(np.abs(b).max(), 1e-30)) for a, b in zip(found, wanted)
-    )
+    error = largest([np.asarray(y, np.float64) for y in found], wanted)
     launches = len(module.report.kernels)
     return {"compile_seconds": round(seconds, 2), "launches": launches, "error": error, "reference": reference}
 

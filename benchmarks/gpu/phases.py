@@ -12,11 +12,11 @@ from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.gpu import ops, sanitizers
+from benchmarks.gpu.deviation import TOLERANCE
 from benchmarks.gpu.place import Place
 from benchmarks.gpu.tables import table
 from benchmarks.gpu.workers import FAILED, Answer, Worker, shared_out, workers
 
-TOLERANCE = 1e-4  # of the largest output of a network
 SHOWN = 24  # failures; the file of results has all
 DETAILED, LISTED = 2, 15  # networks whose longest kernels are listed, and how many
 

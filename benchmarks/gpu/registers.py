@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu.registers --arch sm_75,sm_90 --networks resnet50
 
-Kernels of every sample of every op, of networks and of files. Schedules ask for no architecture, so that one text of
-CUDA C serves all; equal texts are compiled once.
+Kernels of every sample of every op, of networks and of files, scheduled for each architecture; equal texts of CUDA C
+for one of them are compiled once.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +35,20 @@ from renorm.core.random_inputs import random_inputs
 from renorm.driver.module import SpecializingModule
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
-TEXT = "text"  # the architecture whose code is the CUDA C
 # of a multiprocessor, and of a thread
 REGISTERS, MOST_REGISTERS = 65536, 255
 WARP, REGISTERS_AT_ONCE = 32, 8  # registers are handed out to whole warps, so many for each of their threads
 SHARED, SYSTEM = 48 << 10, 1 << 10  # bytes of a block; and those that may be counted with them from sm_90 on
 
-Subject = tuple[str, Callable[[], Any]]
-"""A name, and what compiles it."""
+Subject = tuple[str, Callable[[str], Any]]
+"""A name, and what compiles it for an architecture."""
+Source = tuple[str, str]
+"""An architecture, and CUDA C for it."""
 
 
 @dataclass
 class Text:
-    """CUDA C. threads: of a block, by the function of a launch. uses: launches of that function, by subject."""
+    """Of CUDA C. threads: of a block, by the function of a launch. uses: launches of that function, by subject."""
 
     threads: dict[str, int] = field(default_factory=dict[str, int])
     uses: dict[str, Counter[str]] = field(default_factory=dict[str, "Counter[str]"])
@@ -80,13 +83,21 @@ class Taken:
         return ""
 
 
-def register() -> None:
-    """Make `-arch=text` known, whose code is the CUDA C itself."""
-    assemblers.register(TEXT, lambda text, _: text.encode())
+@contextmanager
+def as_text(architectures: Sequence[str]) -> Generator[None]:
+    """A context in which code for these architectures is the CUDA C itself."""
+    before = dict(assemblers._OTHERS)
+    for arch in architectures:
+        assemblers.register(arch, lambda text, _: text.encode())
+    try:
+        yield
+    finally:
+        assemblers._OTHERS.clear()
+        assemblers._OTHERS.update(before)
 
 
 def texts(subject: str, module: Any) -> dict[str, Text]:
-    """Return the CUDA C of a module that was compiled for `-arch=text`, with the launches of each function."""
+    """Return the CUDA C of a module that was compiled `as_text`, with the launches of each function."""
     found = dict[str, Text]()
     for step in module.program.steps:
         code = module.program.codes[step.code]
@@ -115,7 +126,7 @@ def samples(only: str = "") -> Iterator[Subject]:
     by_name = {op.name: op for op in ops._all()}
     for name, i in sorted(ops.names(only)):
         graph = OneNode(by_name[name], by_name[name].samples[i]).graph
-        yield f"{name}-{i}", lambda graph=graph: _compiled(graph)
+        yield f"{name}-{i}", lambda arch, graph=graph: _compiled(graph, arch)
 
 
 def networks(names: Sequence[str], batch: int) -> Iterator[Subject]:
@@ -124,53 +135,55 @@ def networks(names: Sequence[str], batch: int) -> Iterator[Subject]:
 
     from benchmarks.networks import NETWORKS
 
-    def built(name: str) -> Any:
+    def built(name: str, arch: str) -> Any:
         network = NETWORKS[name]
         inputs = list(network.inputs().values())
         if not network.examples:
             inputs = [torch.randn((batch, *network.shape[1:]))]
-        return _compiled(network.build().eval(), args=tuple(inputs))
+        return _compiled(network.build().eval(), arch, args=tuple(inputs))
 
     for name in names:
-        yield f"{name}, batch {batch}", lambda name=name: built(name)
+        yield f"{name}, batch {batch}", lambda arch, name=name: built(name, arch)
 
 
 def files(folder: str) -> Iterator[Subject]:
     """Yield the networks of a folder."""
     for file in Place("", folder).files:
-        yield file.name, lambda file=file: _compiled(str(file))
+        yield file.name, lambda arch, file=file: _compiled(str(file), arch)
 
 
-def _compiled(model: Any, **options: Any) -> Any:
-    module: Any = renorm.compile(model, target=f"cuda -arch={TEXT}", **options)
+def _compiled(model: Any, arch: str, **options: Any) -> Any:
+    module: Any = renorm.compile(model, target=f"cuda -arch={arch}", **options)
     is_open = isinstance(module, SpecializingModule)
     return module.specialized(**random_inputs(module.inputs)) if is_open else module
 
 
-def collected(subjects: Sequence[Subject], tell: Callable[[int], None]) -> tuple[dict[str, Text], dict[str, str]]:
-    """Return the texts of all subjects, and what was said of those that are refused."""
-    found, refused = dict[str, Text](), dict[str, str]()
-    for i, (name, compiled) in enumerate(subjects):
+def collected(
+    subjects: Sequence[Subject], architectures: Sequence[str], tell: Callable[[int], None]
+) -> tuple[dict[Source, Text], dict[str, str]]:
+    """Return the texts of all subjects for each architecture, and what was said of subjects that are refused."""
+    found, refused = dict[Source, Text](), dict[str, str]()
+    for i, ((name, compiled), arch) in enumerate(product(subjects, architectures)):
         tell(i)
         try:
-            module = compiled()
+            with as_text(architectures):
+                module = compiled(arch)
         except RenormError as error:
             refused[name] = said(error)
             continue
         for text, own in texts(name, module).items():
-            known = found.setdefault(text, Text())
+            known = found.setdefault((arch, text), Text())
             known.threads |= own.threads
             for function, uses in own.uses.items():
                 known.uses.setdefault(function, Counter()).update(uses)
     return found, refused
 
 
-def measured(found: Mapping[str, Text], architectures: Sequence[str], tell: Callable[[int], None]) -> list[Taken]:
-    """Return what each function takes on each architecture, most registers first. Raises as nvrtc.resources."""
+def measured(found: Mapping[Source, Text], tell: Callable[[int], None]) -> list[Taken]:
+    """Return what each function takes on the architecture of its text, most registers first. Raises as
+    nvrtc.resources."""
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        asked: list[Future[list[Taken]]] = [
-            pool.submit(taken, t, own, a) for t, own in found.items() for a in architectures
-        ]
+        asked: list[Future[list[Taken]]] = [pool.submit(taken, t, own, a) for (a, t), own in found.items()]
         for done, _ in enumerate(as_completed(asked)):
             tell(done)
     return sorted((t for one in asked for t in one.result()), key=lambda t: (-t.registers, t.subject, t.function))
@@ -207,15 +220,14 @@ def _name(t: Taken) -> str:
 @click.option("--json", "into", type=click.Path(path_type=Path), help="A file for all rows.")
 def main(arch: str, names: str, batch: int, models: str | None, only: str | None, rows: int, into: Path | None) -> None:
     """Prints registers, spills, stack and shared memory of kernels; fails where a bound is exceeded."""
-    register()
     subjects = [] if only == "-" else [*samples(only or "")]
     subjects += [*networks([n for n in names.split(",") if n], batch), *(files(models) if models else [])]
     architectures = arch.split(",")
     with progress("kernels") as bar:
         tell = bar or (lambda stage, done, of: None)
-        found, refused = collected(subjects, lambda done: tell("CUDA C", done, len(subjects)))
-        total = len(found) * len(architectures)
-        kernels = measured(found, architectures, lambda done: tell("NVRTC", done, total))
+        total = len(subjects) * len(architectures)
+        found, refused = collected(subjects, architectures, lambda done: tell("CUDA C", done, total))
+        kernels = measured(found, lambda done: tell("NVRTC", done, len(found)))
     head = ("kernel", "of", "arch", "launches", "registers", "spills", "stack", "shared", "threads")
     shown = [
         (t.function, t.subject, t.arch, t.launches, t.registers, t.spills, t.stack, t.shared, t.threads)

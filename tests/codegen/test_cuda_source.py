@@ -12,6 +12,7 @@ from tests.gpu import host_device
 import renorm
 from renorm import te
 from renorm.core.errors import InvalidLoops
+from renorm.graph.ir import Graph
 
 runs = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 
@@ -147,3 +148,27 @@ def test_an_architecture_has_no_more_shared_memory_than_it_has() -> None:
     renorm.build(s, args, target="cuda -arch=sm_80")
     with pytest.raises(InvalidLoops, match=r"stage y: 65792 bytes of shared memory .*a block has 65536"):
         renorm.build(s, args, target="cuda -arch=sm_75")
+
+
+@pytest.mark.parametrize(("rows", "kind"), [(1 << 22, "long long"), (1 << 12, "int")])
+def test_indices_of_large_arrays_are_wide(rows: int, kind: str) -> None:
+    x = te.placeholder((rows, 1024), name="x")
+    y = te.compute((rows, 1024), lambda i, j: x[i, j] + 1.0, name="y")
+    s = te.create_schedule(y.op)
+    spread(s, y, threads=256)
+    assert f"const {kind} blockIdx_x" in source(s, [x, y])
+
+
+@runs
+def test_parts_of_a_concat_lie_where_wide_accesses_may() -> None:
+    """Three elements in front of a part: what writes it cannot write 16 bytes at a time into the whole."""
+    g = Graph("parts")
+    shapes = (1, 3), (1, 132 * 1024 * 4)
+    a, b = (g.input(name, "float32", shape) for name, shape in zip("ab", shapes))
+    g.outputs = [renorm.ops.concat([renorm.ops.relu(a), renorm.ops.sigmoid(b)], axis=1)]
+    host_device.register()
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=shape).astype("f4") for shape in shapes]
+    (got,) = renorm.compile(g, target="cuda -arch=host").run(*arrays)
+    want = np.concatenate([np.maximum(arrays[0], 0), 1 / (1 + np.exp(-arrays[1].astype("f8")))], axis=1)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

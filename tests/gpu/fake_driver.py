@@ -33,7 +33,7 @@ class FakeDriver:
         self.memory: dict[int, Any] = {}
         self.contexts: list[Any] = []  # of the thread, the current one last
         self.graphs: dict[int, list[Any]] = {}
-        self._page_locked: list[Any] = []
+        self.page_locked: dict[int, Any] = {}
         self._streams: dict[int, deque[Callable[[], object]]] = {}
         self._events: dict[int, bool] = {}  # whether what was before it is done
         self._number = 0
@@ -126,8 +126,12 @@ class FakeDriver:
         del self.memory[address]
 
     def _cuMemAllocHost(self, nbytes: int) -> Any:
-        self._page_locked.append((ctypes.c_ubyte * nbytes)())
-        return ctypes.addressof(self._page_locked[-1])
+        memory = (ctypes.c_ubyte * nbytes)()
+        self.page_locked[ctypes.addressof(memory)] = memory
+        return ctypes.addressof(memory)
+
+    def _cuMemFreeHost(self, address: int) -> Any:
+        del self.page_locked[address]
 
     def _cuMemcpyHtoDAsync(self, to: int, source: int, nbytes: int, stream: int) -> Any:
         self._later(stream, lambda: ctypes.memmove(to, source, nbytes))

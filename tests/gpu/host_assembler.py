@@ -10,6 +10,8 @@ import threading
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from renorm.core.errors import InvalidTarget
 
 ARCH = "host"
@@ -23,6 +25,8 @@ OPTIONS = [
     "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error",  # a GPU takes vectors only where they are aligned
     "-U_FORTIFY_SOURCE",  # it would not let a thread that fails leave its stack
 ]  # fmt: skip
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 
 _KERNEL = re.compile(r'^extern "C" __global__ void\s+(?:__launch_bounds__\((\d+)[^)]*\)\s+)?(\w+)\(', re.MULTILINE)
 _WAITS = re.compile(r"\b__sync\w+\(|\b__shfl\w*\(")

@@ -130,6 +130,12 @@ class HostDevice:
     def graph(self, calls: Sequence[Call]) -> HostGraph:
         return HostGraph(self, calls)
 
+    def mark(self, mark: Any, stream: int) -> Any:
+        return stream
+
+    def after(self, mark: Any, stream: int) -> None:
+        pass
+
     def wait(self, stream: int) -> None:
         fault, self._fault = self._fault, None
         if fault:

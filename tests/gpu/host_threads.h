@@ -45,7 +45,8 @@ struct Thread {
   ucontext_t context;
 #endif
 };
-constexpr int SIGNALS[] = {SIGSEGV, SIGFPE, SIGILL};  // SIGILL: what -fsanitize finds
+// what -fsanitize finds is SIGILL on x86-64, SIGTRAP on AArch64
+constexpr int SIGNALS[] = {SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGBUS}, TAKEN = sizeof SIGNALS / sizeof *SIGNALS;
 constexpr size_t STACK = 256 << 10, ASKED = 227 << 10, SHARED = 48 << 10;
 constexpr unsigned LARGEST = 1024, LANES = 32;
 
@@ -73,7 +74,8 @@ static unsigned long long drawn;
 
 static void on_signal(int number, siginfo_t* info, void*) {
   if (number == SIGFPE) fail("an integer is divided by zero");
-  if (number == SIGILL || info->si_code == SI_KERNEL) fail("an access that is not aligned, or has an address that is none");
+  if (number != SIGSEGV || info->si_code == SI_KERNEL)
+    fail("an access that is not aligned, or has an address that is none");
   fail("access to address 0x%llx, outside of its memory", (unsigned long long)info->si_addr);
 }
 
@@ -231,9 +233,9 @@ static const char* launch(const Kernel& k, const Request& r) {
   drawn = (r.seed + 1) * 0x9E3779B97F4A7C15ull | 1;
   threadIdx = blockIdx = {};
   char* volatile stacks = nullptr;
-  struct sigaction ours = {}, before[3];
+  struct sigaction ours = {}, before[TAKEN];
   ours.sa_sigaction = on_signal, ours.sa_flags = SA_SIGINFO | SA_NODEFER;
-  for (int i = 0; i < 3; ++i) sigaction(SIGNALS[i], &ours, &before[i]);
+  for (int i = 0; i < TAKEN; ++i) sigaction(SIGNALS[i], &ours, &before[i]);
   const char* volatile wrong = nullptr;
   if (setjmp(out)) {
     wrong = message;
@@ -254,7 +256,7 @@ static const char* launch(const Kernel& k, const Request& r) {
     run(k, r, stacks);
   }
   if (stacks) munmap(stacks, size * STACK);
-  for (int i = 0; i < 3; ++i) sigaction(SIGNALS[i], &before[i], nullptr);
+  for (int i = 0; i < TAKEN; ++i) sigaction(SIGNALS[i], &before[i], nullptr);
   return wrong;
 }
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.gpu import host_device
+from tests.gpu.host_assembler import needs_compiler
 from tests.te.test_articles import (
     batch_norm_arrays,
     batch_norm_program,
@@ -24,7 +24,7 @@ from renorm.core.errors import InvalidInput, InvalidLoops
 from renorm.runtime.function import load_module
 
 TARGET = "cuda -arch=host"
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+pytestmark = needs_compiler
 
 Array = np.ndarray[Any, Any]
 

@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-pytest.importorskip("torch")
+torch: Any = pytest.importorskip("torch")
 
-from benchmarks.gpu import contenders, ops, phases, subjects, tables
+from benchmarks.gpu import contenders, deviation, ops, phases, sanitized, subjects, tables
 from benchmarks.gpu.place import Place
 from benchmarks.gpu.workers import FAILED, Answer, shared_out, workers
 
@@ -36,19 +37,19 @@ def test_the_script_runs_from_beginning_to_end_without_a_gpu(tmp_path: Path) -> 
     assert list(found) == list(phases.PHASES)
     assert not [name for name, told in found.items() if FAILED in told]
     assert found["ops"]["counts"] == {ops.RIGHT: 5}
-    assert found["networks"]["networks"]["dcgan"]["error"] < phases.TOLERANCE
+    assert found["networks"]["networks"]["dcgan"]["error"] < deviation.TOLERANCE
     assert found["speed"]["networks"]["dcgan, batch 1"]["ms"].keys() == {"renorm", "eager"}
-    assert all(told["error"] < phases.TOLERANCE for told in found["norms"]["norms"].values())
-    assert all(told["error"] < phases.TOLERANCE for told in found["products"]["products"].values())
+    assert all(told["error"] < deviation.TOLERANCE for told in found["norms"]["norms"].values())
+    assert all(told["error"] < deviation.TOLERANCE for told in found["products"]["products"].values())
     assert "not right: none" in found["sanitize"]["no tool"]["program"]
 
 
 def test_a_task_that_raises_ends_or_hangs_stops_no_other(tmp_path: Path) -> None:
-    module, log = "tests.gpu.test_benchmark_script", tmp_path / "log"
+    log = tmp_path / "log"
     found = dict[str, Answer]()
-    tasks = [(task, f"{module}:{task}", ()) for task in ("raising", "ending", "hanging", "answering")]
+    tasks = [(task, f"tests.gpu.tasks:{task}", ()) for task in ("raising", "ending", "hanging", "answering")]
     with workers(HOST, 1, str(log)) as crew:
-        left = shared_out(crew, tasks, time.monotonic() + 120, 8.0, lambda name, answer: found.update({name: answer}))
+        left = shared_out(crew, tasks, time.monotonic() + 120, 20.0, lambda name, answer: found.update({name: answer}))
     assert left == []
     assert found["raising"][FAILED] == "ValueError: no; really"
     assert "raise ValueError" in log.read_text()
@@ -94,6 +95,23 @@ def test_a_network_that_computes_something_else_is_seen(monkeypatch: pytest.Monk
     assert contenders.checked(HOST, "products", "matmul 65")["error"] == float("inf")
 
 
+@pytest.mark.parametrize("array", [np.array, torch.tensor])
+def test_a_nan_in_the_second_output_is_seen(array: Any) -> None:
+    whole, spoiled = array([1.0, 2.0]), array([1.0, float("nan")])
+    assert deviation.largest([whole, array([4.0, 3.0])], [whole, array([4.0, 2.0])]) == 0.25
+    assert deviation.largest([whole, spoiled], [whole, whole]) == float("inf")
+    assert deviation.largest([spoiled, whole], [whole, whole]) == float("inf")
+
+
+@pytest.mark.parametrize(("error", "off"), [(1e-6, "none"), (1e-3, "network"), (float("nan"), "network")])
+def test_a_wrong_network_under_the_sanitizers_is_said(
+    error: float, off: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sanitized, "network", lambda place: error)
+    sanitized.main("llvm", 0.0)
+    assert capsys.readouterr().out.endswith(f"; 0 ops, not right: {off}\n")
+
+
 def test_convolutions_of_resnet50() -> None:
     from benchmarks.networks import residual
     from torch import nn
@@ -108,20 +126,3 @@ def test_convolutions_of_resnet50() -> None:
 def test_columns_stand_below_each_other() -> None:
     said = tables.table(("name", "ms"), [("a", 1.5), ("longer", 120.0), ("none", None)])
     assert said.splitlines() == ["name       ms", "a       1.500", "longer  120.0", "none        -"]
-
-
-def raising(place: Place) -> Answer:
-    raise ValueError("no\n  really")
-
-
-def ending(place: Place) -> Answer:
-    sys.exit(3)
-
-
-def hanging(place: Place) -> Answer:
-    time.sleep(600)
-    return {}
-
-
-def answering(place: Place) -> Answer:
-    return {"target": place.target}

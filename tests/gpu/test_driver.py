@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -67,6 +68,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
 def _gpu() -> driver.DriverDevice:
     if not renorm.cuda(0).exist:
         pytest.skip("no NVIDIA GPU")
+    if not nvrtc.identity():
+        pytest.skip("no NVRTC")
     return driver.device(0)
 
 
@@ -94,7 +97,8 @@ def test_what_a_gpu_is(place: Place) -> None:
     properties = place.device.properties()
     assert driver.device(0) is place.device
     assert properties.name == place.device.name
-    assert properties.arch == place.device.arch == f"sm_{place.device.arch[3:]}"
+    assert properties.arch == place.device.arch
+    assert re.fullmatch(r"sm_\d+[af]?", place.device.arch)
     assert properties.multiprocessors > 0
     assert 0 < properties.free <= properties.total
     assert float(properties.driver) >= 12
@@ -158,6 +162,40 @@ def test_many_copies_at_once(place: Place) -> None:
         assert all(map(np.array_equal, arrays, back))
     for address in at:
         device.free(address)
+
+
+def test_failed_copies_lose_no_block(fake: FakeDriver) -> None:
+    device, x, back = driver.device(0), _numbers(10), np.zeros(10, np.float32)
+    at = device.allocate(x.nbytes)
+
+    def round_trip() -> None:
+        device.write(at, x, 0)
+        device.read(back, at, 0)
+        device.wait(0)
+
+    fake.failing = {"cuEventCreate": 1}
+    with pytest.raises(InternalError):
+        round_trip()
+    assert not fake.page_locked
+    fake.failing = {}
+    for _ in range(10):  # until blocks are used again
+        round_trip()
+    held = set(fake.page_locked)
+    for function in (
+        *("cuMemcpyHtoDAsync", "cuEventRecord", "cuMemcpyDtoHAsync"),
+        *("cuEventSynchronize", "cuStreamSynchronize"),
+    ):
+        for _ in range(20):
+            fake.failing = {function: 1}
+            with pytest.raises(InternalError):
+                round_trip()
+            fake.failing = {}
+        for _ in range(10):
+            back[:] = 0
+            round_trip()
+            assert np.array_equal(back, x)
+        assert len(set(fake.page_locked) - held) <= 8, function
+        held |= set(fake.page_locked)
 
 
 def test_a_wait_leaves_what_other_threads_read_since(fake: FakeDriver) -> None:
@@ -229,9 +267,8 @@ def test_out_of_memory(place: Place) -> None:
     assert f"{before.total * 2 + 1:,} bytes" in str(error.value)
     assert f"of {before.total:,} bytes" in str(error.value)
     assert isinstance(error.value, MemoryError)
-    assert place.device.properties().free >= before.free - (
-        0 if place.fake else 64 << 20
-    )  # others may be at work on it
+    if place.fake:  # others may be at work on a GPU
+        assert place.device.properties().free >= before.free
     place.device.free(place.device.allocate(64))  # one that fits is given as before
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.gpu.host_assembler import needs_compiler
 from tests.gpu.host_device import run_text
 from tests.gpu.host_texts import HEAD, kernel, launch, numbers
 
 from renorm.codegen.cuda.source import Launch
 from renorm.tir.nodes import Buffer
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+pytestmark = needs_compiler
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.driver.test_build import tiled_product
-from tests.gpu.host_assembler import ARCH, assemble
+from tests.gpu.host_assembler import ARCH, assemble, needs_compiler
 from tests.gpu.host_device import HostDevice, host, register, run
 from tests.gpu.host_texts import HEAD
 from tests.te import test_articles as articles
@@ -18,10 +17,11 @@ from tests.te import test_schedules_keep_results as schedules
 
 from renorm import te
 from renorm.codegen.cuda import assemblers
+from renorm.core.dtypes import numpy_dtype
 from renorm.core.errors import InternalError, InvalidArtifact
 from renorm.runtime.gpu.device import Call, device
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+pytestmark = needs_compiler
 
 EVERY_CHECK: Any = list(HealthCheck)
 
@@ -81,10 +81,11 @@ def test_storage_of_16_bits(dtype: str) -> None:
     block, thread = s[y].split(s[y].fuse(*y.op.axis), factor=32)
     s[y].bind(block, te.thread_axis("blockIdx.x"))
     s[y].bind(thread, te.thread_axis("threadIdx.x"))
-    a = np.random.default_rng(1).normal(size=(5, 37)).astype(dtype)
-    b = np.zeros((5, 37), dtype)
+    kind = numpy_dtype(dtype)
+    a = np.random.default_rng(1).normal(size=(5, 37)).astype(kind)
+    b = np.zeros((5, 37), kind)
     run(te.lower(s, [x, y]), [a, b])
-    np.testing.assert_array_equal(b, (a.astype(np.float32) * np.float32(1.7)).astype(dtype))
+    np.testing.assert_array_equal(b, (a.astype(np.float32) * np.float32(1.7)).astype(kind))
 
 
 def test_registered_under_its_architecture() -> None:

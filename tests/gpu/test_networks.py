@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from tests.driver.random_networks import network
 from tests.driver.test_compile import expected, inputs, small
@@ -18,6 +19,7 @@ import renorm
 from renorm.core.dims import Sym, Symbol
 from renorm.core.errors import InvalidArtifact, InvalidInput, InvalidTarget
 from renorm.driver.module import CompiledGpuModule, SpecializingModule
+from renorm.runtime.profile import profile
 
 TARGET = "cuda -arch=host"
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
@@ -71,6 +73,7 @@ def test_each_batch_has_kernels_of_its_own() -> None:
 
 
 def test_memory_is_given_back(host: Any) -> None:
+    gc.collect()  # what earlier tests have left
     before = host.live
     m = compiled()
     m.run(inputs())
@@ -85,6 +88,9 @@ def test_what_does_not_fit_is_refused() -> None:
     m = compiled()
     with pytest.raises(InvalidInput, match="float64"):
         m.run(inputs().astype(np.float64))
+    with pytest.raises(InvalidTarget, match="kernel_times"):
+        profile(m, inputs())
+    assert m.serving(inputs()) is m
     with pytest.raises(InvalidInput, match="no time limit"):
         m.run(inputs(), timeout=1)
     with pytest.raises((InvalidTarget, InvalidArtifact)):  # no such GPU, or none at all
@@ -95,3 +101,37 @@ def test_what_does_not_fit_is_refused() -> None:
 def test_random_networks(seed: int) -> None:
     n = network(seed)
     assert not (wrong := Oracle.of(n).differs(renorm.compile(n.model, target=TARGET).run(**n.feeds))), wrong
+
+
+def test_options_mean_what_they_mean_on_a_cpu() -> None:
+    g, x = small(), inputs()
+    every: list[dict[str, Any]] = [{"verify": True}, {"checked": True}, {"precision": "bfloat16"}, {"device": 1}]
+    for options in every:
+        found = renorm.compile(g, target=TARGET, **options).run(x)[0]
+        np.testing.assert_allclose(found, expected(g, x), rtol=1e-4, atol=1e-5)
+    with pytest.raises(InvalidInput, match="device -1"):
+        renorm.compile(g, target=TARGET, device=-1)
+
+
+def test_running_statistics_are_state() -> None:
+    rng = np.random.default_rng(0)
+    model, x = in_training(rng), rng.normal(size=(4, 3, 5, 6)).astype(np.float32)
+    ours, theirs = (renorm.compile(model, target=t, train_state=True) for t in (TARGET, "llvm"))
+    for i in range(3):
+        for a, b in zip(ours.run(x + i), theirs.run(x + i), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+        for name in theirs.state:
+            np.testing.assert_allclose(ours.state[name], theirs.state[name], rtol=1e-6)
+
+
+def in_training(rng: np.random.Generator) -> onnx.ModelProto:
+    """A batch norm in training mode."""
+    names = ("scale", "bias", "mean", "variance")
+    constants = [onnx.numpy_helper.from_array(rng.uniform(0.5, 1, 3).astype(np.float32), n) for n in names]
+    node = onnx.helper.make_node("BatchNormalization", ["x", *names], ["y", "mean2", "variance2"], training_mode=1)
+    x, *ends = (
+        onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, shape)
+        for n, shape in (("x", (4, 3, 5, 6)), ("y", (4, 3, 5, 6)), ("mean2", (3,)), ("variance2", (3,)))
+    )
+    graph = onnx.helper.make_graph([node], "in_training", [x], ends, constants)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 15)])

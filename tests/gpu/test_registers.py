@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC is not installed: pip i
 pytest.importorskip("torch", reason="benchmarks.gpu times PyTorch beside renorm")
 
 from benchmarks.gpu import registers
-from benchmarks.gpu.registers import ARCHITECTURES, TEXT, Taken, Text
+from benchmarks.gpu.registers import ARCHITECTURES, Taken
 
 import renorm
 from renorm.codegen.cuda import assemblers
@@ -32,12 +31,6 @@ FEW = 12  # bytes that a thread spills at most, where it calls functions of CUDA
 # elements, boxes that were chosen, statistics of groups that share a thread, and reductions of large angles.
 ON_STACK = ("top_k", "non_max_suppression", "group_norm", "layer_norm", "mean_variance_norm", "sin", "cos", "tan")
 SPILLING = ("non_max_suppression", "top_k", "attention")
-
-
-@pytest.fixture(autouse=True)
-def text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assemblers, "_OTHERS", dict(assemblers._OTHERS))
-    registers.register()
 
 
 def array(*shape: int) -> np.ndarray[Any, Any]:
@@ -70,16 +63,17 @@ LAYERS = {
 }  # fmt: skip
 
 
-@cache
-def layer_texts(name: str) -> dict[str, Text]:
-    return registers.texts(name, renorm.compile(LAYERS[name](), target=f"cuda -arch={TEXT}"))
+def layer(name: str) -> registers.Subject:
+    return name, lambda arch: renorm.compile(LAYERS[name](), target=f"cuda -arch={arch}")
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_fit(name: str, arch: str) -> None:
     """No register of theirs goes to memory, nothing lies on the stack, and blocks fit."""
-    found = registers.measured(layer_texts(name), [arch], lambda _: None)
+    texts, refused = registers.collected([layer(name)], [arch], lambda _: None)
+    assert not refused
+    found = registers.measured(texts, lambda _: None)
     assert found
     assert {t.arch for t in found} == {arch}
     assert not [t for t in found if t.spills or t.stack or t.beyond]
@@ -90,23 +84,22 @@ def test_samples_fit() -> None:
     """Drawn anew where tests draw anew."""
     everyone = [*registers.samples()]
     drawn = [everyone[i] for i in sorted(RNG.choice(len(everyone), DRAWN, replace=False))]
-    found, refused = registers.collected(drawn, lambda _: None)
+    found, refused = registers.collected(drawn, ARCHITECTURES, lambda _: None)
     assert not refused
-    for t in registers.measured(found, ARCHITECTURES, lambda _: None):
+    for t in registers.measured(found, lambda _: None):
         op = t.subject.rpartition("-")[0]
         assert not t.beyond, t
         assert not t.stack or t.spills or op in ON_STACK, t
         assert not t.spills or op in SPILLING or t.spills <= FEW, t
 
 
-@pytest.mark.parametrize("arch", ["sm_75", "sm_100"])
-def test_one_text_serves_all_architectures(monkeypatch: pytest.MonkeyPatch, arch: str) -> None:
-    """What `registers` counts on: schedules and code ask for no architecture."""
-    for name in ("conv 3x3", "gemm", "layer norm"):
-        made = list[str]()
-        assemblers.register(arch, lambda text, _, made=made: made.append(text) or text.encode())
-        renorm.compile(LAYERS[name](), target=f"cuda -arch={arch}")
-        assert set(made) >= set(layer_texts(name))
+def test_equal_texts_of_an_architecture_are_compiled_once() -> None:
+    (_, compiled) = layer("gemm")
+    before = dict(assemblers._OTHERS)
+    found, _ = registers.collected([("a", compiled), ("b", compiled)], ["sm_75", "sm_90"], lambda _: None)
+    assert sorted(arch for arch, _ in found) == ["sm_75", "sm_90"]
+    assert {name for own in found.values() for uses in own.uses.values() for name in uses} == {"a", "b"}
+    assert before == assemblers._OTHERS
 
 
 @pytest.mark.parametrize(

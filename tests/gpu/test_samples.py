@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import re
-import shutil
 from typing import Any
 
 import pytest
 from tests.gpu.host_assembler import _KERNEL as KERNEL
-from tests.gpu.host_assembler import assemble
+from tests.gpu.host_assembler import assemble, needs_compiler
 from tests.gpu.host_device import Function, HostDevice
 from tests.ops.one_node import OneNode
 
@@ -28,7 +27,7 @@ ARCH = "joined"
 OPS = [op for op in registry.all_ops() if op.__module__.startswith("renorm.ops")]
 FUNCTION = re.compile(r"static __device__ .*\b(\w+)\(.*\) \{.*\}")
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+pytestmark = needs_compiler
 
 
 class Joined(HostDevice):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.gpu import host_device
+from tests.random_numbers import RNG
 
 from renorm import te
 from renorm.codegen.cuda import nvrtc, source
@@ -21,7 +22,6 @@ from renorm.tir.nodes import For, Kernel, walk
 
 CUDA = find("cuda -arch=sm_90")
 OPS = {op.name: op for op in registry.all_ops()}
-RNG = np.random.default_rng(5)
 
 
 def lowered(args: Sequence[te.Tensor], outs: Sequence[te.Tensor], schedule: Any = gpu_elements.schedule) -> Kernel:

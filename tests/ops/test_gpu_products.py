@@ -13,10 +13,12 @@ from tests.gpu.host_device import run
 
 import renorm
 from renorm import te, topi
+from renorm.codegen.cuda.source import generate
 from renorm.core.dtypes import numpy_dtype
+from renorm.core.gpu import facts
 from renorm.core.target import parse
 from renorm.ops.schedules import gpu_few, gpu_products, gpu_stages
-from renorm.ops.schedules.gpu_tiles import GpuFacts, Tile, choose
+from renorm.ops.schedules.gpu_tiles import Tile, choose
 from renorm.tir import interpret
 from renorm.topi import layout
 
@@ -95,6 +97,22 @@ def test_batches_and_loops(tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
         y = topi.matmul(a, b, False, True)
         s = scheduled([y], TILES[tile], monkeypatch)
         assert_gives(s, [a, b, y], product_of((False, True)), runner=runner)
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", [(1, 20, 128), (20, 1, 128), (1, 1, 40), (9, 13, 21)])
+def test_more_matrices_than_a_grid_has_blocks_along_y(
+    shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All blocks lie along x."""
+    monkeypatch.setattr(gpu_stages, "MOST_BLOCKS", 2)
+    a, b = operands(*shape, (False, True), batch=(5,))
+    y = topi.matmul(a, b, False, True)
+    s = scheduled([y], None, monkeypatch)
+    (launch,) = generate(te.lower(s, [a, b, y]), TARGET).launches
+    assert launch.grid[1:] == (1, 1)
+    assert launch.grid[0] >= 5
+    assert_gives(s, [a, b, y], product_of((False, True)))
 
 
 @needs_compiler
@@ -195,7 +213,7 @@ def test_the_inner_loop_has_neither_conditions_nor_divisions(monkeypatch: pytest
     y = topi.matmul(a, b)
     s = scheduled([y], Tile(8, 8, 16, 16), monkeypatch)
     source = renorm.build(s, [a, b, y], target="cuda -arch=sm_90").get_source()
-    assert "if (" not in source
+    assert not re.search(r"\bif \(", source)
     assert "?" not in source
     _, inner = source.rsplit("__syncthreads();", 1)
     assert not re.search(r"[/%] \d", inner)
@@ -204,13 +222,13 @@ def test_the_inner_loop_has_neither_conditions_nor_divisions(monkeypatch: pytest
 
 
 def test_tiles_follow_extents() -> None:
-    facts = GpuFacts()
-    large = choose(1, 4096, 4096, 4096, facts)
+    gpu = facts("sm_90")
+    large = choose(1, 4096, 4096, 4096, gpu)
     assert (large.rows, large.columns, large.parts) == (8, 8, 1)
-    small = choose(1, 512, 49, 4608, facts)
+    small = choose(1, 512, 49, 4608, gpu)
     assert small.parts > 1
-    assert small.blocks(1, 512, 49) >= facts.units
+    assert small.blocks(1, 512, 49) >= gpu.units
     for extents in ((1, 1, 1, 1), (3, 7, 5, 2), (1000, 1, 64, 3)):
-        tile = choose(*extents, facts)
+        tile = choose(*extents, gpu)
         assert tile.threads <= 1024
-        assert tile.depth * (tile.block_rows + tile.block_columns) * 4 <= facts.shared
+        assert tile.depth * (tile.block_rows + tile.block_columns) * 4 <= gpu.static

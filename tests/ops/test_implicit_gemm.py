@@ -19,6 +19,8 @@ from renorm.ops.conv_transpose import ConvTranspose
 from renorm.ops.implicit_gemm import ImplicitGemm
 from renorm.ops.schedules import gpu_few, gpu_products, gpu_stages
 from renorm.ops.schedules.gpu_tiles import Tile
+from renorm.passes.algorithms import ChooseAlgorithms
+from renorm.passes.context import Context
 from renorm.passes.pipeline import optimize
 from renorm.targets import find
 
@@ -43,6 +45,11 @@ CONVOLUTIONS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products of any size are products."""
     monkeypatch.setattr(gpu_stages, "LEAST_WORK", 0)
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of any size are products."""
     monkeypatch.setattr(gpu_stages, "LEAST_ROWS", 1)
     monkeypatch.setattr(gpu_stages, "LEAST_TERMS", 1)
 
@@ -60,6 +67,7 @@ def program(kind: type[Conv], name: str) -> tuple[Conv, list[te.Tensor], te.Tens
 
 
 @needs_compiler
+@pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 @pytest.mark.parametrize("kind", [Conv, ImplicitGemm])
@@ -96,6 +104,7 @@ def test_a_round_of_terms_stays_at_one_tap(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @needs_compiler
+@pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize(
     ("shapes", "attributes"),
@@ -159,3 +168,20 @@ def test_where_convolutions_are_products(target: str, level: int, count: int) ->
     names = [n.op.name for n in g.nodes]
     assert names.count("implicit_gemm") == count
     assert names.count("conv") == 3 - count
+
+
+@pytest.mark.parametrize(
+    ("groups", "rows", "terms", "is_narrow"),
+    [(1, 1, 1, False), (2, 8, 16, False), (2, 7, 16, True), (2, 8, 15, True)],
+)
+def test_the_pass_and_the_schedule_agree_on_what_is_too_narrow(
+    groups: int, rows: int, terms: int, is_narrow: bool
+) -> None:
+    """Convolutions of one group always become products, others where groups have rows and terms enough."""
+    g = Graph("conv")
+    x = g.input("x", "float32", (1, groups * terms, 5, 6))
+    g.outputs = [ops.conv(x, np.ones((groups * rows, terms, 1, 1), np.float32), group=groups)]
+    ChooseAlgorithms().run(g, Context(parse("cuda -arch=sm_90")))
+    assert [isinstance(n.op, ImplicitGemm) for n in g.nodes] == [not is_narrow]
+    held, w = te.placeholder((1, groups * terms, 5, 6)), te.placeholder((groups * rows, terms, 1, 1))
+    assert bool(gpu_stages.find([Conv(group=groups).compute(held, w, None)])) is not is_narrow

@@ -54,7 +54,7 @@ def test_only_at_level_3_and_on_cpus() -> None:
 
     assert blocked(chain) == ["conv"]
     assert blocked(chain, level=2) == []
-    assert blocked(chain, target="cuda") == []
+    assert blocked(chain, target="cuda -arch=sm_90") == []
 
 
 def test_blocks_are_as_wide_as_vectors() -> None:

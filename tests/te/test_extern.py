@@ -100,7 +100,7 @@ def test_rounds_run_in_threads_of_a_gpu(run: Run) -> None:
     data, result = RNG.standard_normal((5, 9)).astype(np.float32), np.zeros((5, 4), np.int32)
     run(prepare(kernel), [data, result])
     np.testing.assert_array_equal(result, expected(data, 4))
-    assert "places" in renorm.build(s, [x, y], target="cuda").imported_modules[0].get_source()
+    assert "places" in renorm.build(s, [x, y], target="cuda -arch=sm_90").imported_modules[0].get_source()
 
 
 def test_arrays_lie_within_others(run_on_cpu: Run) -> None:

@@ -162,8 +162,8 @@ def test_bound_stages_pass() -> None:
             r"a block of 64 \* 32 = 2048 threads",
         ),
         (
-            f'{THREADS}// attr [S] storage_scope = "shared"\nallocate S[float32 * 12289] S[t] = 0f Y[t] = S[t]',
-            r"49156 bytes of shared memory \(S 49156\); a block has 49152",
+            f'{THREADS}// attr [S] storage_scope = "shared"\nallocate S[float32 * 58113] S[t] = 0f Y[t] = S[t]',
+            r"232464 bytes of shared memory \(S 232452\); a block has 232448",
         ),
         (f"{THREADS}if (t < 3) {{ barrier(shared) }}", r"barrier\(shared\) .*condition \(t < 3\)"),
         (f"{THREADS}for (i, 0, t) {{ barrier(shared) }}", "whose rounds differ between threads"),

@@ -8,31 +8,32 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+MOST_BLOCKS = 65535  # along y and z of a grid
 RESERVED = 1 << 10  # bytes of shared memory of each block that are the system's
 
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """units: multiprocessors of the largest GPU of an architecture that is sold; threads of a block at most, and
-    resident ones of a multiprocessor; static: bytes of shared memory that a block has without asking; shared: those it
-    has at most, when it asks."""
+    """units: multiprocessors of the largest GPU of an architecture that is sold; resident: threads that one of them has
+    at most; lanes: float32 multiplications with addition that it begins per cycle; shared: bytes of shared memory that
+    a block has at most, when it asks for them; static: those that it has without asking."""
 
     units: int
     resident: int
     shared: int
-    threads: int = 1024
+    lanes: int = 128
     static: int = 48 << 10
 
 
 _KNOWN = {
-    75: GpuFacts(72, 1024, 64 << 10),
-    80: GpuFacts(108, 2048, 163 << 10),
+    75: GpuFacts(72, 1024, 64 << 10, lanes=64),
+    80: GpuFacts(108, 2048, 163 << 10, lanes=64),
     86: GpuFacts(84, 1536, 99 << 10),
     87: GpuFacts(16, 1536, 163 << 10),
     89: GpuFacts(142, 1536, 99 << 10),
     90: GpuFacts(132, 2048, 227 << 10),
     100: GpuFacts(148, 2048, 227 << 10),
-    120: GpuFacts(170, 1536, 99 << 10),
+    120: GpuFacts(188, 1536, 99 << 10),
 }
 
 

@@ -78,6 +78,7 @@ def compile(
     args: Any = None,
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
+    device: int = 0,
 ) -> CompiledModule | SpecializingModule:
     """Return a module that runs the model as machine code.
 
@@ -98,14 +99,14 @@ def compile(
     names nodes and indices where an index is outside its axis, or an integer is divided by zero; otherwise there is
     some number. specializations: for how many shapes that come often, where extents are open, kernels of their own are
     compiled in the background. progress: called with (stage, done, of). limits: what the model may ask for, checked
-    before it is allocated or run.
+    before it is allocated or run. device: the number of the GPU that runs it, where the target is one.
 
     Raises UnsupportedOp, InvalidModel, LimitExceeded, InvalidTarget, InvalidInput, UserCodeError.
     """
     options = options_of(target, opt_level, keep, threads, verify, precision, progress, limits)
     if isinstance(specializations, bool) or not isinstance(specializations, int) or specializations < 0:
         raise InvalidInput(f"specializations is {specializations!r}", ["expected a whole number, 0 or more"])
-    options = replace(options, checked=checked, specializations=specializations)
+    options = replace(options, checked=checked, specializations=specializations, device=device)
     seconds: dict[str, float] = {}
     clock = _Clock(seconds)
     with collection_put_off():
@@ -217,6 +218,7 @@ class Options:
     specializations: int = 0
     shared: SharedConstants | None = None  # of modules for other extents of the same network
     limits: Limits = DEFAULT
+    device: int = 0
 
 
 def optimized(source: Graph, sizes: Mapping[str, int], options: Options) -> tuple[Graph, Report]:
@@ -335,7 +337,7 @@ def _specialized(
     threads, texts = options.threads, kernels.texts
     parts = program, objects, weights, native_entry, threads, graph, texts, externals, options.state
     if machine.is_gpu:
-        return CompiledGpuModule(*parts)
+        return CompiledGpuModule(*parts).on(options.device)
     if network is None:
         return CompiledModule(*parts)
 

@@ -264,7 +264,7 @@ def _same_remainders(parts: dict[Expr, dict[Expr, Digit]], intern: Intern) -> di
     for base, of_number in parts.items():
         moduli = [p.unit.times(p.count) if p.count else None for p in of_number.values()]
         numbers = [m.number for m in moduli if m is not None and not m.extents]
-        if not numbers or len(numbers) < len(moduli):
+        if not numbers or len(numbers) < len(moduli) or any(base is other for other in found.values()):
             continue
         for other, form in forms.items():
             apart_by = form - forms[base]

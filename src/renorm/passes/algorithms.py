@@ -26,7 +26,7 @@ from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite
 from renorm.ops.conv import Conv
 from renorm.ops.conv_transpose import ConvTranspose
 from renorm.ops.implicit_gemm import ImplicitGemm
-from renorm.ops.schedules import paired_weights
+from renorm.ops.schedules import gpu_stages, paired_weights
 from renorm.ops.shared.filtering import has_points, points
 from renorm.ops.shared.tiled import Tiled
 from renorm.ops.shared.turned_weight import TurnedWeight
@@ -43,7 +43,6 @@ WORTH_BYTES = 1.05  # estimated gain below which no weight grows
 TILES = (1, 2, 3, 4)  # results of a tile along one axis
 MOST_POINTS = 5  # of an axis beside another one that has some: errors of both multiply
 MOST_POINTS_ALONE = 7
-LEAST_ROWS, LEAST_TERMS = 8, 16  # results of a group, and terms of a sum, from which a product is worth it on a GPU
 TILED: dict[type, type[Tiled]] = {Conv: WinogradConv, ConvTranspose: WinogradConvTranspose}
 
 
@@ -100,7 +99,7 @@ class ConvTransposeToWinograd(_ByTiles):
 
 
 class ConvToProduct(Rewrite):
-    """conv(x, w, b) -> implicit_gemm(x, transposed w, b) for a constant w of enough channels per group"""
+    """conv(x, w, b) -> implicit_gemm(x, transposed w, b) for a constant w whose groups are not too narrow"""
 
     constants = ("w",)
 
@@ -111,7 +110,7 @@ class ConvToProduct(Rewrite):
         op = m.root.op
         assert isinstance(op, Conv)
         results, depth, *kernel = static(m.w.shape)
-        if results // op.group < LEAST_ROWS or depth * prod(kernel) < LEAST_TERMS:
+        if gpu_stages.is_too_narrow(op.group, results // op.group, depth * prod(kernel)):
             return Refusal("its channels per group are too few for a product of matrices")
         turned = TurnedWeight(given(m.w), (*range(2, m.w.rank), 1, 0))
 
@@ -125,7 +124,8 @@ class ConvToProduct(Rewrite):
 @dataclass(frozen=True)
 class ChooseAlgorithms:
     """conv(x, w, b) -> winograd_conv(x, w', b) where that is estimated to be faster; nothing for precision "exact", or
-    where a matrix unit multiplies what memory holds in fewer digits
+    where a matrix unit multiplies what memory holds in fewer digits. On a GPU conv(x, w, b) -> implicit_gemm(x, w', b)
+    instead, for any precision: the same sums, which are not rounded more
 
     growth: bytes that transformed weights may add, as a share of the bytes of all constants. free: bytes that they may
     add to any network; Python with NumPy takes about twice as many.
@@ -135,18 +135,17 @@ class ChooseAlgorithms:
     free: int = 8 << 20
 
     def run(self, graph: Graph, context: Context) -> None:
-        if context.target.machine_target.is_gpu:
-            ApplyRules((ConvToProduct(),)).run(graph, context)
-            graph.discard_constants()
-            return
-        if context.precision == "exact":
-            return
-        if uses_matrix_unit(context.target, context.precision):
-            return  # as fast as tiles would be, which are transformed in float32
-        plan = self.plan(graph, context)
-        rules = (ConvToWinograd(plan), ConvTransposeToWinograd(plan))
-        ApplyRules(rules).run(graph, context)
+        ApplyRules(self._rules(graph, context)).run(graph, context)
         graph.discard_constants()
+
+    def _rules(self, graph: Graph, context: Context) -> tuple[Rewrite, ...]:
+        if context.target.machine_target.is_gpu:
+            return (ConvToProduct(),)
+        # tiles are transformed in float32: a matrix unit is as fast without them
+        if context.precision == "exact" or uses_matrix_unit(context.target, context.precision):
+            return ()
+        plan = self.plan(graph, context)
+        return ConvToWinograd(plan), ConvTransposeToWinograd(plan)
 
     def plan(self, graph: Graph, context: Context) -> dict[Node, Way | str]:
         """For each convolution that could be computed by tiles how, or why it stays direct."""

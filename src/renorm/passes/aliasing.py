@@ -23,6 +23,7 @@ from renorm.graph.ir import Graph, Group, Node, Value, Within
 from renorm.graph.op import Alias
 from renorm.graph.strided_region import StridedRegion, memory_shape, nbytes, root
 from renorm.ops.identity import Identity
+from renorm.runtime.launches import ALIGNED
 
 RUN = 256  # bytes that must lie side by side: shorter rows cost vectors and streams of memory more than a copy
 
@@ -30,7 +31,7 @@ RUN = 256  # bytes that must lie side by side: shorter rows cost vectors and str
 def alias_values(graph: Graph, target: Target) -> None:
     """Have values lie in others where they can, in a graph that is cut into kernels, and mark kernels that need not
     run."""
-    aliases = _Aliases(graph)
+    aliases = _Aliases(graph, ALIGNED if target.machine_target.is_gpu else 1)
     groups: list[Group] = []
     for group in graph.groups:
         before = list[Group]()
@@ -79,8 +80,9 @@ def _region(alias: Alias) -> StridedRegion | None:
 
 
 class _Aliases:
-    def __init__(self, graph: Graph):
-        self._graph = graph
+    def __init__(self, graph: Graph, aligned: int):
+        """aligned: bytes of which what a kernel is given begins at a multiple."""
+        self._graph, self._aligned = graph, aligned
         self._outputs = set(graph.outputs)
         self._joined: dict[Value, list[tuple[Value, StridedRegion]]] = {}  # of a concat that others lie in: its parts
         self._lying: dict[Value, list[tuple[Value, StridedRegion]]] = {}  # what lies in a value
@@ -118,6 +120,8 @@ class _Aliases:
             else:
                 copies.append((part, region))
         if 2 * sum(nbytes(part) for part, _ in copies) > nbytes(y):
+            return False
+        if any(region.offset % self._aligned for _, region in copies):
             return False
         for held, within in moves.items():
             self._put(held, within)
@@ -157,7 +161,9 @@ class _Aliases:
         waiting = [(v, region)]
         while waiting:
             v, region = waiting.pop()
-            if region is None or region.strides(memory_shape(v), itemsize(v.held_dtype)) is None:
+            if region is None or region.offset % self._aligned:
+                return False
+            if region.strides(memory_shape(v), itemsize(v.held_dtype)) is None:
                 return False
             if region.rows > 1:  # else what lies in it has the strides that it has there already
                 if v in self._dense:

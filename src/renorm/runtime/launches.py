@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 GPU = "cuda"  # Machine.arch of code for GPUs
+ALIGNED = 16  # bytes: the widest access of a thread; what a launch is given begins at a multiple of it
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from renorm.core.gpu import GpuFacts
+from renorm.core.gpu import MOST_BLOCKS, GpuFacts
 from renorm.expr.nodes import Expr, Load, Var
 from renorm.expr.rewrite import walk as walk_expr
 from renorm.tir.nodes import (
@@ -28,7 +28,8 @@ from renorm.tir.nodes import (
 )
 
 MOST_THREADS = 1024  # of a block, on every NVIDIA GPU since Fermi
-MOST_BLOCKS = {"blockIdx.x": 2**31 - 1, "blockIdx.y": 65535, "blockIdx.z": 65535}
+MOST_DEEP = 64  # of them along threadIdx.z
+_BLOCKS = {"blockIdx.x": 2**31 - 1, "blockIdx.y": MOST_BLOCKS, "blockIdx.z": MOST_BLOCKS}
 AXES = BLOCK_AXES + THREAD_AXES
 
 
@@ -95,6 +96,16 @@ def launch_extents(region: Stmt) -> dict[str, int]:
     return extents
 
 
+def shared_places(region: Stmt) -> tuple[dict[Buffer, int], int]:
+    """Return where the shared arrays of a launch lie, each at a multiple of 16 bytes, and how many bytes they take."""
+    arrays = [s.buffer for s in walk(region) if isinstance(s, Allocate) and s.buffer.scope == "shared"]
+    places, end = dict[Buffer, int](), 0
+    for b in arrays:
+        places[b] = end
+        end += -(-(b.nbytes or 0) // 16) * 16  # of open size is none: the bounds of threads are numbers
+    return places, end
+
+
 def _launch_problems(name: str, nest: Stmt, facts: GpuFacts) -> Iterator[str]:
     for region in _regions(nest):
         for s in walk(region):
@@ -107,13 +118,14 @@ def _launch_problems(name: str, nest: Stmt, facts: GpuFacts) -> Iterator[str]:
         if threads > MOST_THREADS:
             shown = " * ".join(str(extents[a]) for a in THREAD_AXES if a in extents)
             yield f"stage {name}: a block of {shown} = {threads} threads; a GPU runs at most {MOST_THREADS}"
+        if extents.get("threadIdx.z", 1) > MOST_DEEP:
+            yield f"stage {name}: {extents['threadIdx.z']} threads along threadIdx.z; a block has at most {MOST_DEEP}"
         for axis in BLOCK_AXES:
-            if extents.get(axis, 1) > MOST_BLOCKS[axis]:
-                yield f"stage {name}: {extents[axis]} blocks along {axis}; a GPU runs at most {MOST_BLOCKS[axis]}"
-        shared = [s.buffer for s in walk(region) if isinstance(s, Allocate) and s.buffer.scope == "shared"]
-        total = sum(b.nbytes or 0 for b in shared)  # of open size is none: the bounds of threads are numbers
+            if extents.get(axis, 1) > _BLOCKS[axis]:
+                yield f"stage {name}: {extents[axis]} blocks along {axis}; a GPU runs at most {_BLOCKS[axis]}"
+        places, total = shared_places(region)
         if total > facts.shared:
-            sizes = ", ".join(f"{b.name} {b.nbytes}" for b in shared)
+            sizes = ", ".join(f"{b.name} {b.nbytes}" for b in places)
             yield f"stage {name}: {total} bytes of shared memory ({sizes}); a block has {facts.shared}"
         yield from _nested_axes(name, region, {})
 

@@ -112,17 +112,17 @@ def _compile(source: str, arch: str, *options: str) -> tuple[bytes, str]:
     try:
         status = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)[0]
         (size,) = _call(nvrtc, "nvrtcGetProgramLogSize", program)
-        log = b" " * size
+        log = bytearray(size)  # NVRTC writes to it: Python shares bytes of length 1
         _call(nvrtc, "nvrtcGetProgramLog", program, log)
-        text = log.rstrip(b"\0 \n").decode(errors="replace")
+        text = bytes(log).rstrip(b"\0 \n").decode(errors="replace")
         if int(status):
             raise _refused(nvrtc, status, arch, text)
         (size,) = _call(nvrtc, "nvrtcGetCUBINSize", program)
-        cubin = b" " * size
+        cubin = bytearray(size)
         _call(nvrtc, "nvrtcGetCUBIN", program, cubin)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return cubin, text
+    return bytes(cubin), text
 
 
 def _refused(nvrtc: Any, status: Any, arch: str, log: str) -> RenormError:

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 from math import isinf, isnan
 
 from renorm.codegen.cuda import vectors
-from renorm.codegen.cuda.vectors import WIDEST, Run, Runs
+from renorm.codegen.cuda.vectors import Run, Runs
 from renorm.core import dtypes
 from renorm.core.dtypes import itemsize
 from renorm.core.errors import InternalError, InvalidLoops
@@ -62,6 +61,7 @@ from renorm.tir.nodes import (
 )
 from renorm.tir.nodes import walk as walk_stmt
 from renorm.tir.verify import verify
+from renorm.tir.verify_gpu import shared_places
 
 _TYPES = {
     "float64": "double", "float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16", "bool": "bool",
@@ -103,9 +103,9 @@ _WORDS = """
     switch template this thread_local throw true try typedef typeid typename union unsigned using virtual void
     volatile wchar_t while xor xor_eq renorm_shared threadIdx blockIdx blockDim gridDim int2 int4 isnan isinf fabs rint
     exp exp2 log log2 sqrt pow sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf floor ceil trunc round
-    abs min max
+    abs min max fabsf rintf NULL
 """
-RESERVED = frozenset((*_WORDS.split(), *INTRINSICS))
+RESERVED = frozenset((*_WORDS.split(), *INTRINSICS, *(f"{name}f" for name in INTRINSICS)))
 # a float as an integer: the nearest one of its type towards zero, 0 for NaN
 _SATURATED = "{t} {name}({s} x) {{ return x != x ? 0 : x <= {below} ? {low} : x >= {above} ? {high} : ({t})x; }}"
 _INFIX = frozenset({"+", "-", "*", "/", "==", "!=", "<", "<=", ">", ">=", "&&", "||"})
@@ -197,6 +197,9 @@ class _Function:
         used = list(dict.fromkeys(b for s in walk_stmt(nest) for b in _buffers(s)))
         written = {s.buffer for s in walk_stmt(nest) if isinstance(s, Store)}
         read = {load.source for s in walk_stmt(nest) for e in expressions(s) for load in loads(e)}
+        # beyond the last element there may be those of a block
+        is_long = any((b.nbytes or 0) // itemsize(b.dtype) > 1 << 30 for b in used)
+        self._index = "long long" if is_long else "int"  # of indices; what is reckoned with them is as wide
         params = tuple(b for b in known if b in used)
         shown = [
             f"{'' if b in written else 'const '}{_TYPES[b.dtype]}* "
@@ -224,6 +227,7 @@ class _Function:
 
     def _fresh(self, hint: str) -> str:
         base = "".join(c if c.isalnum() else "_" for c in hint).lstrip("0123456789") or "v"
+        base = f"v_{base}" if base.startswith(("__", "renorm_")) else base  # the language's, and those of the text
         name, n = base, 0
         while name in self._taken:
             n += 1
@@ -246,7 +250,8 @@ class _Function:
                 self._statement(s.body, depth)
             case Let():
                 name = self._name(s.var, s.var.name)
-                self._line(depth, f"const {_TYPES[s.var.dtype]} {name} = {self._expr(s.value)};")
+                kind = self._index if s.var.dtype == "int32" else _TYPES[s.var.dtype]
+                self._line(depth, f"const {kind} {name} = {self._expr(s.value)};")
                 self._know(s.var, interval(s.value, self._bounds))
                 self._statement(s.body, depth)
             case If():
@@ -269,10 +274,9 @@ class _Function:
 
     def _shared_places(self, nest: Stmt) -> dict[Buffer, int]:
         """Where shared arrays lie in the memory that the launch asks for; none where a block has enough without."""
-        arrays = [s.buffer for s in walk_stmt(nest) if isinstance(s, Allocate) and s.buffer.scope == "shared"]
-        sizes = [-(-(b.nbytes or 0) // WIDEST) * WIDEST for b in arrays]
-        self._asked = sum(sizes) if sum(sizes) > STATIC else 0
-        return dict(zip(arrays, accumulate(sizes, initial=0))) if self._asked else {}
+        places, total = shared_places(nest)
+        self._asked = total if total > STATIC else 0
+        return places if self._asked else {}
 
     def _allocate(self, b: Buffer, depth: int) -> None:
         kind, name = _TYPES[b.dtype], self._name(b, b.name)
@@ -300,7 +304,7 @@ class _Function:
             if self._extents[s.kind] not in (1, extent):
                 raise InvalidLoops(f"{s.kind} has extents {self._extents[s.kind]} and {extent} in one launch")
             self._extents[s.kind] = widest
-            self._line(depth, f"{{ const int {name} = {s.kind};")
+            self._line(depth, f"{{ const {self._index} {name} = {s.kind};")
             self._statement(s.body, depth + 1)
             self._line(depth, "}")
             return
@@ -314,7 +318,7 @@ class _Function:
         begin, end = self._expr(s.start), self._expr(s.start + s.extent)
         if s.kind in ("unrolled", "vectorized"):
             self._line(depth, "#pragma unroll")
-        self._line(depth, f"for (int {name} = {begin}; {name} < {end}; ++{name}) {{")
+        self._line(depth, f"for ({self._index} {name} = {begin}; {name} < {end}; ++{name}) {{")
         self._statement(s.body, depth + 1)
         self._line(depth, "}")
 
@@ -392,6 +396,7 @@ class _Function:
     def _own(self, name: str, dtype: str) -> str:
         """The name of a device function of ours, which is then defined in the source."""
         kind = _register(dtype)
+        kind = "int64" if kind == "int32" and self._index != "int" else kind
         full = name if kind == "float32" else f"{name}_{kind}"
         values = {"t": _TYPES[kind], "f": "f" if kind == "float32" else "", "name": f"renorm_{full}"}
         self.needed[full] = "static __device__ __forceinline__ " + _OWN[name].format(**values)

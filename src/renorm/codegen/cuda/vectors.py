@@ -17,14 +17,15 @@ from renorm.expr.linear import linear
 from renorm.expr.nodes import Call, Const, Expr, Load, Select, Var
 from renorm.expr.rewrite import children, depends_on, key, substitute
 from renorm.expr.simplify import simplify
+from renorm.runtime.launches import ALIGNED
 from renorm.tir.nodes import Buffer, For, Produce, Stmt, Store, constant
 
-WIDEST = 16  # bytes of an access
+WIDEST = ALIGNED  # bytes of an access
 
 
 @dataclass(frozen=True)
 class Run:
-    """Elements of a buffer that lie one after the other. base: index of the first; pieces: elements of an access."""
+    """Elements of a buffer that lie one after the other. base: index of the first; piece: elements of an access."""
 
     buffer: Buffer
     base: Expr
@@ -33,8 +34,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Runs:
-    """The accesses of a vectorized loop of `extent` rounds. loads: by the structure of their indices; store: None where
-    it is no run."""
+    """The accesses of a vectorized loop of `extent` rounds. loads: by the structure of their indices; written: None
+    where the store is no run."""
 
     store: Store
     extent: int

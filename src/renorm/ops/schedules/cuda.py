@@ -18,7 +18,6 @@ from renorm.expr.rewrite import walk
 from renorm.ops.schedules import cpu_injective, structure
 
 THREADS = 256  # of a block
-FILLED = 132 * THREADS  # threads that keep a GPU busy
 UNROLLED = 49  # terms of a window that are written out
 AGAIN = 8  # reads of an element from which on it is kept
 LONG = frozenset({"exp", "log", "log1p", "expm1", "tanh", "erf", "sigmoid", "sin", "cos", "tan", "pow"})

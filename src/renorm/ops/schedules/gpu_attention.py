@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from renorm import te
 from renorm.core.dims import is_static
+from renorm.core.gpu import facts
 from renorm.core.target import Target
 from renorm.expr.nodes import Call, Expr, Load
 from renorm.expr.rewrite import substitute, transform
@@ -39,11 +40,11 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     out = outs[0]
     # axes may be in another order, as where heads lie side by side in rows of the result
     is_one = out is found.mixed or attention_axes.of(te.create_schedule(out.op), out, found.mixed) is not None
-    gpu_products.place(s, found.mixed, found.mixture, out if is_one else found.mixed)
+    gpu_products.place(s, found.mixed, found.mixture, out if is_one else found.mixed, facts(target.arch))
     if not is_one:
         cuda.bind(s, out)
     _statistics(s, found)
-    gpu_products.place(s, found.dots, found.product, found.scores)
+    gpu_products.place(s, found.dots, found.product, found.scores, facts(target.arch))
 
 
 @dataclass(frozen=True)

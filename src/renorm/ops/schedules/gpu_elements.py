@@ -14,6 +14,7 @@ from math import prod
 
 from renorm import te
 from renorm.core.dtypes import itemsize
+from renorm.core.gpu import GpuFacts, facts
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, cuda, structure
 
@@ -27,10 +28,10 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         cuda.schedule(s, outs, target)
         return
     cpu_injective.inline(s, outs)
-    launch(s, outs)
+    launch(s, outs, facts(target.arch))
 
 
-def launch(s: te.Schedule, outs: Sequence[te.Tensor]) -> None:
+def launch(s: te.Schedule, outs: Sequence[te.Tensor], gpu: GpuFacts) -> None:
     """Launches for all stages that are neither inlined nor placed: what only elements are made of takes vectors, and
     results beside each other share a launch."""
     kept = cuda.kept_stages(s, outs)
@@ -39,14 +40,14 @@ def launch(s: te.Schedule, outs: Sequence[te.Tensor]) -> None:
     hosts = {id(place) for _, place in homes if place is not None}
     free = [t for t in alone if id(t) not in hosts and t.shape and not s[t].threads]
     for t in _with_guests(s, free, kept):
-        _vectors(s, t)
+        _vectors(s, t, gpu)
     cuda.launch(s, outs)
 
 
-def _vectors(s: te.Schedule, t: te.Tensor) -> None:
+def _vectors(s: te.Schedule, t: te.Tensor, gpu: GpuFacts) -> None:
     """A launch whose threads compute one element each, or several where these are neighbours in memory in all operands
     and threads are enough."""
-    axes, width = list(s[t].op.axis), _width(s, t)
+    axes, width = list(s[t].op.axis), _width(s, t, gpu)
     if width == 1:
         cuda.bind(s, t)
         return
@@ -57,12 +58,13 @@ def _vectors(s: te.Schedule, t: te.Tensor) -> None:
     s[t].vectorize(lane)
 
 
-def _width(s: te.Schedule, t: te.Tensor) -> int:
+def _width(s: te.Schedule, t: te.Tensor, gpu: GpuFacts) -> int:
     """Return how many neighbours one thread computes."""
     if not structure.joint_axes(t):  # neighbours are read one by one
         return 1
     run = prod(t.shape[len(t.shape) - _joint(s, t) :])
-    return next((n for n in widths(t.dtype) if run % n == 0 and prod(t.shape) >= n * cuda.FILLED), 1)
+    busy = gpu.units * cuda.THREADS  # threads that keep a GPU busy
+    return next((n for n in widths(t.dtype) if run % n == 0 and prod(t.shape) >= n * busy), 1)
 
 
 def widths(dtype: str) -> list[int]:

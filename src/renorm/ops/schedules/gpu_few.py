@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from renorm import te
-from renorm.expr.nodes import Expr, Reduce, all_of, const
+from renorm.core.gpu import GpuFacts
+from renorm.expr.nodes import Expr, Reduce
 from renorm.ops.schedules.gpu_contraction import BATCH, COLUMNS, ROWS, Contraction
-from renorm.ops.schedules.gpu_stages import Product
-from renorm.ops.schedules.gpu_tiles import GpuFacts
+from renorm.ops.schedules.gpu_stages import VECTOR, Product, where
 
 FEW = 8  # rows that one thread has sums of
 LEAST_TERMS = 64  # below which a tile of the matrix is no more than what it is read for
-MOST_BLOCKS = 65535  # along y and z of a grid
-VECTOR = 4  # elements that a thread reads as one
 LANES, LINES = 32, 4  # threads along terms in memory, and sums of a block beside each other
 COLUMN_THREADS = 256  # of a block whose threads lie along the many
 
@@ -34,7 +32,7 @@ def takes(product: Contraction) -> bool:
 class Few(Product):
     """A product of few rows or columns and many of the others."""
 
-    facts: GpuFacts
+    gpu: GpuFacts
 
     def __post_init__(self) -> None:
         product = self.product
@@ -52,7 +50,7 @@ class Few(Product):
     def _columns(self) -> tuple[int, int]:
         """As few neighbours as make enough blocks, but whole sectors of memory."""
         blocks = self.product.extent(BATCH) * self.product.extent(self.many)
-        width = next((w for w in (32, 16) if blocks >= w * self.facts.units), 8)
+        width = next((w for w in (32, 16) if blocks >= w * self.gpu.units), 8)
         return width, COLUMN_THREADS // width
 
     def schedule(self, out: te.Tensor) -> None:
@@ -72,16 +70,11 @@ class Few(Product):
         c, f = (p, m) if self.many == COLUMNS else (m, p)
         tile, own = s[out].split(c, factor=self.width)
         s[out].reorder(b, tile, own, f)
-        if b.extent > MOST_BLOCKS:
-            tile = b = s[out].fuse(b, tile)
-            s[out].bind(tile, te.thread_axis("blockIdx.x"))
-        else:
-            s[out].bind(b, te.thread_axis("blockIdx.y"))
-            s[out].bind(tile, te.thread_axis("blockIdx.x"))
+        block = self.bind_blocks(out, b, tile)
         self._bind(out, own)
         s[total].compute_at(s[out], f)
         s[total].unroll(s[total].op.reduce_axis[0])
-        s[sums].compute_at(s[out], tile)
+        s[sums].compute_at(s[out], block)
 
     def _bind(self, t: te.Tensor, own: te.IterVar, terms: te.IterVar | None = None) -> None:
         """Threads along the sums of a block and along the terms of each: x runs along memory."""
@@ -129,7 +122,7 @@ class Few(Product):
 
     def _of_few(self, b: Any, f: Any, *term: Any) -> Any:
         k, inside = self._term(*term)
-        return _where(inside, self.product.element(self.few, {BATCH: b, self.few: f}, k))
+        return where(inside, self.product.element(self.few, {BATCH: b, self.few: f}, k))
 
     def _of_many(self, b: Any, o: Any, c: Any, *term: Any) -> Any:
         (k, inside), number, extent = self._term(*term), o * self.width + c, self.product.extent(self.many)
@@ -138,8 +131,4 @@ class Few(Product):
                 number = te.min(number, extent - 1)
             else:
                 inside.append(number < extent)
-        return _where(inside, self.product.element(self.many, {BATCH: b, self.many: number}, k))
-
-
-def _where(inside: list[Expr], value: Expr) -> Expr:
-    return te.if_then_else(all_of(*inside), value, const(0, value.dtype)) if inside else value
+        return where(inside, self.product.element(self.many, {BATCH: b, self.many: number}, k))

@@ -24,16 +24,15 @@ from typing import Any
 
 from renorm import te
 from renorm.core.dtypes import itemsize
+from renorm.core.gpu import GpuFacts, facts
 from renorm.core.target import Target
-from renorm.expr.nodes import Expr, Load, Reduce, all_of, const
+from renorm.expr.nodes import Expr, Load, Reduce, const
 from renorm.expr.rewrite import substitute
 from renorm.ops.schedules import cpu_injective, cuda, gpu_few, structure
 from renorm.ops.schedules.gpu_contraction import BATCH, COLUMNS, ROWS, Contraction, cut
-from renorm.ops.schedules.gpu_stages import Product, find, is_alike
-from renorm.ops.schedules.gpu_tiles import COPY, COPY_VECTOR, COPY_WINDOW, DEPTHS, VECTOR, GpuFacts, Tile, choose
+from renorm.ops.schedules.gpu_stages import VECTOR, Product, find, is_alike, where
+from renorm.ops.schedules.gpu_tiles import COPY, COPY_VECTOR, COPY_WINDOW, DEPTHS, Tile, choose
 from renorm.te.tensor import source_of
-
-MOST_BLOCKS = 65535  # along y and z of a grid
 
 
 def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
@@ -47,7 +46,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     cpu_injective.inline(s, outs, keep=mains)
     is_one = len(outs) == len(mains) == 1 and (outs[0] is mains[0] or is_alike(outs[0], mains[0]))
     for main, product in products:
-        place(s, main, product, outs[0] if is_one else main)
+        place(s, main, product, outs[0] if is_one else main, facts(target.arch))
     for t in structure.stages(outs):  # what reads the sums at other places, or several times
         if not is_one and t not in mains and (structure.is_reduction(t) or t in outs):
             sums = s.cache_write(t, "local") if structure.is_reduction(t) else None
@@ -56,17 +55,16 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
                 s[sums].compute_at(s[t], thread)
 
 
-def place(s: te.Schedule, main: te.Tensor, product: Contraction, out: te.Tensor) -> None:
+def place(s: te.Schedule, main: te.Tensor, product: Contraction, out: te.Tensor, gpu: GpuFacts) -> None:
     """Schedules the launches of one product: of `main`, and of `out`, which is made of it element by element or is
     itself."""
-    facts = GpuFacts()
     if gpu_few.takes(product):
-        gpu_few.Few(s, main, product, facts).schedule(out)
+        gpu_few.Few(s, main, product, gpu).schedule(out)
         return
     batch, rows, columns = (product.extent(role) for role in (BATCH, ROWS, COLUMNS))
     run = product.summed[-1].extent if product.padded(COLUMNS) is not None else 0
     copies = _copying(product, ROWS), _copying(product, COLUMNS)
-    tile = choose(batch, rows, columns, product.depth, facts, itemsize(main.dtype), run, copies)
+    tile = choose(batch, rows, columns, product.depth, gpu, itemsize(main.dtype), run, copies)
     _Tiled(s, main, product, tile).schedule(out)
 
 
@@ -75,8 +73,8 @@ def _copying(product: Contraction, role: str) -> float:
     if product.is_plain(role):
         is_vector = product.run(role) % VECTOR == 0 and not product.runs_along_terms(role)
         return COPY_VECTOR if is_vector else COPY
-    is_alike = product.padded(role) is not None and product.summed[-1].extent % DEPTHS[0] == 0
-    return COPY if is_alike else COPY_WINDOW
+    is_at_one_tap = product.padded(role) is not None and product.summed[-1].extent % DEPTHS[0] == 0
+    return COPY if is_at_one_tap else COPY_WINDOW
 
 
 @dataclass
@@ -143,9 +141,9 @@ class _Tiled(Product):
         def element(b: Any, *at: Any) -> Any:
             number, k = places(*at)
             if product.is_plain(role):  # the last one in the place of those behind, whose sums are not kept
-                return _where(k.inside, product.element(role, {BATCH: b, role: number.clamped}, k.value))
+                return where(k.inside, product.element(role, {BATCH: b, role: number.clamped}, k.value))
             inside = [*number.inside, *k.inside]
-            return _where(inside, product.element(role, {BATCH: b, role: number.value}, k.value))
+            return where(inside, product.element(role, {BATCH: b, role: number.value}, k.value))
 
         whole, padded = (*shape, runs, threads, place), product.padded(role)
         if padded is None or product.summed[-1].extent % tile.depth == 0:
@@ -164,7 +162,7 @@ class _Tiled(Product):
         def chosen(b: Any, *at: Any) -> Any:
             number, k = places(*at)
             inside = substitute(condition, product.place({BATCH: b, role: number.value}, k.value))
-            return _where([*number.inside, *k.inside, inside], fetched[(b, *at)])
+            return where([*number.inside, *k.inside, inside], fetched[(b, *at)])
 
         fetched = self.insert(f"{role}.read", whole, read)
         self.s[fetched].set_scope("local")
@@ -241,11 +239,7 @@ class _Tiled(Product):
         s = self.s
         (mo, mr, my, mv), (po, pr, px, pv) = self._split(out, m, ROWS), self._split(out, p, COLUMNS)
         s[out].reorder(b, mo, po, my, px, mr, mv, pr, pv)
-        if max(b.extent, mo.extent) > MOST_BLOCKS:
-            s[out].bind(s[out].fuse(b, mo, po), te.thread_axis("blockIdx.x"))
-        else:
-            for axis, name in ((b, "blockIdx.z"), (mo, "blockIdx.y"), (po, "blockIdx.x")):
-                s[out].bind(axis, te.thread_axis(name))
+        self.bind_blocks(out, b, mo, po)
         self._bind_threads(out, my, px)
         for axis in (mr, mv, pr):
             s[out].unroll(axis)
@@ -293,7 +287,3 @@ class _Place:
         if self.extent % self.places:
             return te.min(self.value, self.extent - 1)
         return te.min(self.run, self.extent // self.places - 1) * self.places + self.place
-
-
-def _where(inside: list[Expr], value: Expr) -> Expr:
-    return te.if_then_else(all_of(*inside), value, const(0, value.dtype)) if inside else value

@@ -10,17 +10,16 @@ from math import prod
 
 from renorm import te
 from renorm.core.dtypes import itemsize
-from renorm.core.gpu import RESERVED, facts
+from renorm.core.gpu import RESERVED, GpuFacts, facts
 from renorm.core.target import Target
 from renorm.expr.nodes import Expr
 from renorm.expr.rewrite import depends_on
 from renorm.ops.schedules import cpu_injective, cuda, gpu_blocks, gpu_elements, structure
 from renorm.ops.schedules.gpu_blocks import Blocks
-from renorm.ops.schedules.gpu_shapes import MULTIPROCESSORS, Shape, shape_of
+from renorm.ops.schedules.gpu_shapes import Shape, shape_of
 from renorm.ops.schedules.slices import Slices
 
-SPREAD = 4 * MULTIPROCESSORS  # blocks that a long sum is shared out among
-FEW = MULTIPROCESSORS // 2  # blocks that leave half of a GPU idle
+SPREAD = 4  # blocks of a multiprocessor that a long sum is shared out among
 LONG = 1 << 16  # terms of a sum that several blocks share where sums are few
 LONG_SLICE = 1 << 18  # elements of a slice that several blocks share where slices are few: that takes more launches
 PIECE = 1 << 11  # elements that a block adds up at least
@@ -34,11 +33,11 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         gpu_elements.schedule(s, outs, target)
     elif any(0 in t.shape or (structure.is_reduction(t) and not structure.work(t)) for t in chain):
         cuda.schedule(s, outs, target)
-    elif not _slices(s, outs, target):
+    elif not _slices(s, outs, facts(target.arch)):
         if any(_is_tile(t) for t in reductions):
             gpu_elements.schedule(s, outs, target)
         else:
-            _launches(s, outs)
+            _launches(s, outs, facts(target.arch))
 
 
 def _is_window(t: te.Tensor) -> bool:
@@ -61,7 +60,7 @@ def _shared_indices(t: te.Tensor) -> Iterator[Expr]:
                 yield i
 
 
-def _slices(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> bool:
+def _slices(s: te.Schedule, outs: Sequence[te.Tensor], gpu: GpuFacts) -> bool:
     """One launch for the largest result that reductions go into, slice by slice, and one for each result beside it.
     Gives whether there are slices, and enough of them."""
     out = max(outs, key=lambda t: (any(map(structure.is_reduction, structure.stages([t]))), prod(t.shape)))
@@ -73,8 +72,8 @@ def _slices(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> bool:
     apart = [t for t in inside if structure.is_reduction(t) and prod(t.shape) == 1 and slices.count > 1]
     if apart:  # what all slices share
         return False
-    shape = shape_of(out, inside, slices, along=not slices.run_across_memory)
-    if slices.count // shape.rows < FEW and slices.size >= LONG_SLICE:
+    shape = shape_of(out, inside, slices, not slices.run_across_memory, gpu)
+    if slices.count // shape.rows < gpu.units // 2 and slices.size >= LONG_SLICE:
         return False
     statistics = [t for t in structure.stages(outs) if structure.is_statistic(t)]
     cpu_injective.inline(s, outs, statistics)
@@ -84,8 +83,8 @@ def _slices(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> bool:
     wanted = [t for t in inside if s[t].is_output or cuda.kept_reads(s, t, behind)]
     if any(structure.is_reduction(t) for t in behind):
         return False
-    Blocks(s, out, inside, slices, shape, wanted, _copied(s, out, outs, inside, slices, shape, target)).schedule()
-    gpu_elements.launch(s, outs)
+    Blocks(s, out, inside, slices, shape, wanted, _copied(s, out, outs, inside, slices, shape, gpu)).schedule()
+    gpu_elements.launch(s, outs, gpu)
     return True
 
 
@@ -110,7 +109,7 @@ def _copied(
     inside: Sequence[te.Tensor],
     slices: Slices,
     shape: Shape,
-    target: Target,
+    gpu: GpuFacts,
 ) -> te.Tensor | None:
     """Return the one array that elements and reductions of all slices read, at their own place: copied, it is read
     once."""
@@ -130,7 +129,7 @@ def _copied(
         return None
     sums = sum(itemsize(t.dtype) * prod(t.shape[k] for k in structure.terms(t)) for t in reductions)
     nbytes = shape.rows * (slices.size * itemsize(one.dtype) + 2 * shape.threads * sums)
-    if nbytes > facts(target.arch).shared // gpu_blocks.COPIES - RESERVED or one.dtype != out.dtype:
+    if nbytes > gpu.shared // gpu_blocks.COPIES - RESERVED or one.dtype != out.dtype:
         return None
     readers = [t for t in structure.stages(outs) if any(load.source is one for load in structure.reads(t))]
     return one if all(any(t is u for u in chain) for t in readers) else None
@@ -143,7 +142,7 @@ def _keeps_inside(t: te.Tensor, threads: int) -> bool:
     return prod(extents) % threads == 0 or len(extents) == 1
 
 
-def _launches(s: te.Schedule, outs: Sequence[te.Tensor]) -> None:
+def _launches(s: te.Schedule, outs: Sequence[te.Tensor], gpu: GpuFacts) -> None:
     """A launch for each reduction with what one stage makes of it, element by element; launches for what is left."""
     statistics = [t for t in structure.stages(outs) if structure.is_statistic(t)]
     cpu_injective.inline(s, outs, statistics)
@@ -155,24 +154,24 @@ def _launches(s: te.Schedule, outs: Sequence[te.Tensor]) -> None:
         whole = t if reader is None or reader.shape != t.shape else reader
         if reader is not None and sum(u is reader for _, u in homes) > 1:
             whole = t
-        _reduce(s, t, whole)
-    gpu_elements.launch(s, outs)
+        _reduce(s, t, whole, gpu)
+    gpu_elements.launch(s, outs, gpu)
 
 
-def _reduce(s: te.Schedule, t: te.Tensor, out: te.Tensor) -> None:
+def _reduce(s: te.Schedule, t: te.Tensor, out: te.Tensor, gpu: GpuFacts) -> None:
     """A reduction, computed in the launch of `out`: itself, or its only reader, of the same shape."""
     along, length = _runs_along_memory(t), prod(a.extent for a in t.op.reduce_axis)
     slices = _results(t)
-    shape = shape_of(out, [t], slices, along)
-    if slices.count // shape.rows < SPREAD and length >= LONG:
-        pieces = min(SPREAD * shape.rows // slices.count + 1, length // PIECE)
+    shape, spread = shape_of(out, [t], slices, along, gpu), SPREAD * gpu.units
+    if slices.count // shape.rows < spread and length >= LONG:
+        pieces = min(spread * shape.rows // slices.count + 1, length // PIECE)
         partial = s.rfactor(t, _pieces(s, t, pieces))
-        _reduce_whole(s, partial, along)
+        _reduce_whole(s, partial, along, gpu)
         along = False
     if out is t:
-        _reduce_whole(s, t, along)
+        _reduce_whole(s, t, along, gpu)
     else:
-        Blocks(s, out, [t], slices, shape_of(out, [t], slices, along)).schedule()
+        Blocks(s, out, [t], slices, shape_of(out, [t], slices, along, gpu)).schedule()
 
 
 def _pieces(s: te.Schedule, t: te.Tensor, count: int) -> te.IterVar:
@@ -186,10 +185,10 @@ def _pieces(s: te.Schedule, t: te.Tensor, count: int) -> te.IterVar:
     return outer
 
 
-def _reduce_whole(s: te.Schedule, t: te.Tensor, along: bool) -> None:
+def _reduce_whole(s: te.Schedule, t: te.Tensor, along: bool, gpu: GpuFacts) -> None:
     slices = _results(t)
     register = s.cache_write(t, "local")
-    Blocks(s, t, [register], slices, shape_of(t, [register], slices, along)).schedule()
+    Blocks(s, t, [register], slices, shape_of(t, [register], slices, along, gpu)).schedule()
 
 
 def _results(t: te.Tensor) -> Slices:

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from math import gcd, prod
 
 from renorm import te
+from renorm.core.gpu import GpuFacts
 from renorm.ops.schedules import structure
 from renorm.ops.schedules.slices import Slices
 
-MULTIPROCESSORS = 132
 SHORT = 8  # terms that one thread adds up
 BLOCK = 256  # threads of a block with several slices
 MOST = 1024  # threads of a block
 OWN = 24  # elements of a long slice that a thread has at least
-FILLED = MULTIPROCESSORS * 512  # threads from which on each may have more elements
+FILLED = 512  # threads of a multiprocessor from which on each may have more elements
 WIDE = 512  # threads of a slice at most where slices are many: what they read twice stays in caches
 
 
@@ -35,7 +35,7 @@ class Shape:
     along: bool
 
 
-def shape_of(out: te.Tensor, inside: Sequence[te.Tensor], slices: Slices, along: bool) -> Shape:
+def shape_of(out: te.Tensor, inside: Sequence[te.Tensor], slices: Slices, along: bool, gpu: GpuFacts) -> Shape:
     """Return how many threads a slice gets, and how many slices a block. inside: what is computed of each slice."""
     lengths = [prod(a.extent for a in t.op.reduce_axis) for t in inside if structure.is_reduction(t)]
     length = max([*lengths, 1])
@@ -44,19 +44,19 @@ def shape_of(out: te.Tensor, inside: Sequence[te.Tensor], slices: Slices, along:
         tile = max(axes, key=lambda k: out.shape[k], default=None)
         own = 4 if length < 128 else 8 if length < 512 else OWN
         threads = 1 if length <= SHORT else _power(length // own, WIDE)
-        while 1 < threads < WIDE and slices.count * threads < FILLED and 16 * threads <= length:
+        while 1 < threads < WIDE and slices.count * threads < FILLED * gpu.units and 16 * threads <= length:
             threads *= 2
-        if length > BLOCK and slices.count < 2 * MULTIPROCESSORS:
+        if length > BLOCK and slices.count < 2 * gpu.units:
             threads = _power(length // 4, MOST)
         threads = _fitting(threads, slices, length)
         rows = 1 if tile is None else min(_power(BLOCK // threads, BLOCK), _power(out.shape[tile], BLOCK))
-        while rows > 1 and slices.count // rows < 2 * MULTIPROCESSORS:
+        while rows > 1 and slices.count // rows < 2 * gpu.units:
             rows //= 2
         return Shape(threads, rows, tile, along)
     tile = axes[-1] if axes else None
     rows = 1 if tile is None else min(out.shape[tile], 32)
     threads = 1 if length <= SHORT else min(_power(length // 4, MOST), _power(MOST // 2 // rows, MOST))
-    if slices.count >= MULTIPROCESSORS * MOST:
+    if slices.count >= gpu.units * MOST:
         threads = 1
     if threads == 1 and tile is not None:
         rows = min(out.shape[tile], BLOCK)

@@ -8,7 +8,8 @@ from typing import Any
 
 from renorm import te
 from renorm.core.dims import is_static
-from renorm.expr.nodes import Expr
+from renorm.core.gpu import MOST_BLOCKS
+from renorm.expr.nodes import Expr, all_of, const
 from renorm.ops.schedules import attention_axes, cpu_injective, structure
 from renorm.ops.schedules.gpu_contraction import BATCH, COLUMNS, ROWS, Contraction, contraction
 from renorm.ops.schedules.products import MAIN_TAGS
@@ -16,6 +17,7 @@ from renorm.te.tensor import ComputeOp, source_of
 
 LEAST_WORK = 1 << 14  # products below which nothing is gained by tiles
 LEAST_ROWS, LEAST_TERMS = 8, 16  # of one group of several, below which each thread computes an element
+VECTOR = 4  # elements of 4 bytes that a thread reads or writes as one
 TAGS = frozenset({*MAIN_TAGS, "implicit_gemm"})
 
 
@@ -32,9 +34,19 @@ def find(outs: Sequence[te.Tensor]) -> list[tuple[te.Tensor, Contraction]]:
 
 def _is_worth(main: te.Tensor, product: Contraction) -> bool:
     """Return whether a product is large enough, and that of each group."""
-    is_grouped = main.op.attrs.get("groups", 1) > 1
-    is_narrow = product.extent(ROWS) < LEAST_ROWS or product.depth < LEAST_TERMS
-    return structure.work(main) >= LEAST_WORK and not (is_grouped and is_narrow)
+    groups = int(main.op.attrs.get("groups", 1))
+    return structure.work(main) >= LEAST_WORK and not is_too_narrow(groups, product.extent(ROWS), product.depth)
+
+
+def is_too_narrow(groups: int, rows: int, terms: int) -> bool:
+    """Return whether a product of several groups is computed element by element, as its groups have too few rows, or
+    sums too few terms."""
+    return groups > 1 and (rows < LEAST_ROWS or terms < LEAST_TERMS)
+
+
+def where(inside: Sequence[Expr], value: Expr) -> Expr:
+    """Return `value` where all of the conditions hold, if there are any; else zero."""
+    return te.if_then_else(all_of(*inside), value, const(0, value.dtype)) if inside else value
 
 
 def is_alike(t: te.Tensor, main: te.Tensor) -> bool:
@@ -97,4 +109,15 @@ class Product:
         single = [a for g in groups for a in g if a.extent == 1]
         groups = [[a for a in g if a.extent > 1] for g in groups]
         self.s[out].reorder(*single, *(a for g in groups for a in g))
-        return [cpu_injective.fuse(self.s, out, g or [self.s[out].fuse()]) for g in groups]
+        loops = [cpu_injective.fuse(self.s, out, g or [self.s[out].fuse()]) for g in groups]
+        self.s[out].reorder(*single, *loops)  # the loop of a group without any was made inside all others
+        return loops
+
+    def bind_blocks(self, t: te.Tensor, *axes: te.IterVar) -> te.IterVar:
+        """Spreads up to three neighbouring loops over a grid, the last one along x; all of them along x where those
+        before it are too long. Gives the loop along x."""
+        if any(a.extent > MOST_BLOCKS for a in axes[:-1]):
+            axes = (self.s[t].fuse(*axes),)
+        for axis, name in zip(reversed(axes), ("blockIdx.x", "blockIdx.y", "blockIdx.z"), strict=False):
+            self.s[t].bind(axis, te.thread_axis(name))
+        return axes[-1]

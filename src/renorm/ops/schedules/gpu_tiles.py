@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
-class GpuFacts:
-    """What schedules are made for. units: multiprocessors; lanes: float32 multiplications with addition that one of
-    them begins per cycle; shared: bytes of shared memory that a block has without asking for more."""
-
-    units: int = 132
-    lanes: int = 128
-    shared: int = 48 << 10
+from renorm.core.gpu import GpuFacts
+from renorm.ops.schedules.gpu_stages import VECTOR
 
 
 @dataclass(frozen=True)
@@ -40,10 +33,10 @@ class Tile:
     def threads(self) -> int:
         return self.thread_rows * self.thread_columns
 
-    @property
-    def resident(self) -> int:
-        """Blocks that a multiprocessor has room for: what bounds them are registers."""
-        return max(1, min(2048 // self.threads, int(65536 / (self.threads * (32 + 1.5 * self.rows * self.columns)))))
+    def resident(self, gpu: GpuFacts) -> int:
+        """Blocks that a multiprocessor has room for: what bounds them are threads, or registers."""
+        registers = self.threads * (32 + 1.5 * self.rows * self.columns)
+        return max(1, min(gpu.resident // self.threads, int(REGISTERS / registers)))
 
     def blocks(self, batch: int, rows: int, columns: int) -> int:
         return batch * -(-rows // self.block_rows) * -(-columns // self.block_columns) * self.parts
@@ -57,10 +50,11 @@ SHAPES = (
     ((4, 1), (8, 16)), ((4, 1), (32, 8)), ((2, 2), (8, 16)), ((2, 2), (8, 8)), ((2, 2), (4, 32)), ((1, 1), (4, 32)),
 )  # fmt: skip
 
+REGISTERS = 65536  # of a multiprocessor
+
 # Blocks that share a sum, and rounds of terms that each of them has at least.
 MOST_PARTS, LEAST_ROUNDS = 32, 4
 DEPTHS = (16, 32)  # terms of a round
-VECTOR = 4  # elements of 4 bytes that a thread reads or writes at once
 
 # What follows is fitted to 248 tiles of 24 products and convolutions (those of ResNet-50 with 1 and 16 images, and of
 # transformers), measured on an H100 on 2026-11-27: of these tiles the one with the least cost took 4 % more time than
@@ -79,7 +73,7 @@ def choose(
     rows: int,
     columns: int,
     terms: int,
-    facts: GpuFacts,
+    gpu: GpuFacts,
     itemsize: int = 4,
     run: int = 0,
     copies: tuple[float, float] = (COPY, COPY_VECTOR),
@@ -88,20 +82,18 @@ def choose(
     terms that are read alike, as those of a tap, which rounds had better divide; all where it is 0. copies: what it
     takes to copy an element of a row, and of a column."""
     depths = [d for d in DEPTHS if (run or terms) % d == 0] or DEPTHS[:1]
-    found = (t for d in depths for t in _tiles(batch, rows, columns, terms, d, facts, itemsize))
-    return min(found, key=lambda t: cost(t, batch, rows, columns, terms, facts, copies))
+    found = (t for d in depths for t in _tiles(batch, rows, columns, terms, d, gpu, itemsize))
+    return min(found, key=lambda t: cost(t, batch, rows, columns, terms, gpu, copies))
 
 
-def _tiles(
-    batch: int, rows: int, columns: int, terms: int, depth: int, facts: GpuFacts, itemsize: int
-) -> Iterator[Tile]:
+def _tiles(batch: int, rows: int, columns: int, terms: int, depth: int, gpu: GpuFacts, itemsize: int) -> Iterator[Tile]:
     for (r, c), (y, x) in SHAPES:
         tile, rounds, parts = Tile(r, c, y, x, depth), -(-terms // depth), 2
-        if depth * (tile.block_rows + tile.block_columns) * itemsize > facts.shared or (depth > 16 and r * c > 16):
+        if depth * (tile.block_rows + tile.block_columns) * itemsize > gpu.static or (depth > 16 and r * c > 16):
             continue
         yield tile
         while parts <= MOST_PARTS and rounds // parts >= LEAST_ROUNDS:
-            if tile.blocks(batch, rows, columns) * parts <= 4 * facts.units:
+            if tile.blocks(batch, rows, columns) * parts <= 4 * gpu.units:
                 yield Tile(r, c, y, x, depth, parts)
             parts *= 2
 
@@ -112,29 +104,29 @@ def cost(
     rows: int,
     columns: int,
     terms: int,
-    facts: GpuFacts,
+    gpu: GpuFacts,
     copies: tuple[float, float] = (COPY, COPY_VECTOR),
 ) -> float:
     """Return about how many cycles a product takes; copies: as of `choose`."""
     rounds = -(-terms // (tile.depth * tile.parts))
-    work, alone = _round(tile, facts, copies)
+    work, alone = _round(tile, gpu, copies)
 
     def together(blocks: int) -> float:
         """A round of blocks that one multiprocessor has at a time."""
         return ((blocks * work) ** HIDDEN + alone**HIDDEN) ** (1 / HIDDEN)
 
-    resident = tile.resident
-    full, rest = divmod(-(-tile.blocks(batch, rows, columns) // facts.units), resident)
+    resident = tile.resident(gpu)
+    full, rest = divmod(-(-tile.blocks(batch, rows, columns) // gpu.units), resident)
     cycles = rounds * (full * together(resident) + (together(rest) if rest else 0))
     parts = LAUNCH + batch * rows * columns * (tile.parts + 1) * 4 / TRAFFIC
     return cycles + (parts if tile.parts > 1 else 0)
 
 
-def _round(tile: Tile, facts: GpuFacts, copies: tuple[float, float]) -> tuple[float, float]:
+def _round(tile: Tile, gpu: GpuFacts, copies: tuple[float, float]) -> tuple[float, float]:
     """What a block adds to a round of others on its multiprocessor, and how long its round takes when it is alone."""
     own, depth = tile.rows * tile.columns, tile.depth
-    products = tile.threads * own * depth / facts.lanes * MULTIPLY
+    products = tile.threads * own * depth / gpu.lanes * MULTIPLY
     reads = tile.threads / 32 * depth * (tile.rows + tile.columns) / VECTOR * READ
     copied = depth * (tile.block_rows * copies[0] + tile.block_columns * copies[1])
     work = max(products, reads) + BESIDE * min(products, reads) + copied
-    return work, ROUND + own * depth * -(-tile.threads // facts.lanes) + copied * ALONE / tile.threads
+    return work, ROUND + own * depth * -(-tile.threads // gpu.lanes) + copied * ALONE / tile.threads

@@ -70,7 +70,7 @@ def code(function: str, *arguments: Any) -> tuple[int, tuple[Any, ...]]:
         error, *values = getattr(api, function)(*arguments)
     except RuntimeError as missing:  # cuda-bindings finds neither the library nor the function in it
         raise InvalidTarget(
-            "no NVIDIA GPU can be used: the driver's library does not do",
+            "no NVIDIA GPU can be used: NVIDIA's driver is not installed, or is too old",
             [f"{function}: {line}" for line in str(missing).splitlines()[:1]],
             "install NVIDIA's driver for CUDA 13 (580 or later); in a container: docker run --gpus all",
         ) from None
@@ -123,13 +123,16 @@ def memory() -> list[str]:
 
 def driver_version() -> str:
     """Return the version of CUDA that the driver runs: "13.0"."""
-    number = int(call("cuDriverGetVersion"))
-    return f"{number // 1000}.{number % 1000 // 10}"
+    return _version(call("cuDriverGetVersion"))
 
 
 def _driver_version() -> list[str]:
     error, values = code("cuDriverGetVersion")
-    return [] if error else [f"the driver runs CUDA {values[0] // 1000}.{values[0] % 1000 // 10}"]
+    return [] if error else [f"the driver runs CUDA {_version(values[0])}"]
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _name(error: int) -> str:

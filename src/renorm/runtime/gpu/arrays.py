@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -11,11 +10,11 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.dims import static
+from renorm.core.errors import InvalidInput
 from renorm.runtime.arrays import Array, Slot
 from renorm.runtime.dlpack import CUDA, borrowed
+from renorm.runtime.gpu.device import Device
 from renorm.runtime.program import TensorSpec
-
-ALIGNED = 16  # bytes: the widest access of a thread; what lies otherwise is copied first
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,7 @@ class Borrowed:
 
     @property
     def nbytes(self) -> int:
+        """Return the bytes of its elements."""
         return prod(self.shape) * dtypes.itemsize(self.dtype)
 
     def mismatch(self, slot: Slot, index: int) -> str:
@@ -58,6 +58,7 @@ def borrow(value: Any, stream: int, is_ready: bool) -> Borrowed:
     """Return a caller's array. is_ready: in the order of a stream; else its producer makes it so."""
     if isinstance(value, DeviceArray):
         spec = value.spec
+        value.ready(stream)
         return Borrowed(value.address, spec.dtype, static(spec.shape), True, value.index, value)
     if is_ready and hasattr(value, "data_ptr"):  # a tensor of PyTorch, whose __dlpack__ takes 20 us
         kind, contiguous = str(value.dtype).rpartition(".")[2], value.is_contiguous()
@@ -68,34 +69,47 @@ def borrow(value: Any, stream: int, is_ready: bool) -> Borrowed:
 
 class DeviceArray:
     """A result in the memory of a GPU, ready when `run` has returned, or in the order of the stream that it was given.
-    torch.as_tensor and cupy.asarray take it where it lies (the CUDA array
-    interface); `numpy()` is a copy. Its memory is given back with it."""
+    torch.as_tensor and cupy.asarray take it where it lies (the CUDA array interface, which has no bfloat16); `numpy()`
+    is a copy. Its memory is given back with it."""
 
-    def __init__(self, spec: TensorSpec, index: int, allocate: Callable[[int], int], free: Callable[[int], None]):
-        self.spec, self.index, self._free = spec, index, free
-        self.address = allocate(max(1, spec.nbytes))
-        self.read: Callable[[Array], None] | None = None
+    def __init__(self, spec: TensorSpec, index: int, device: Device, stream: int):
+        """stream: in whose order it is ready; 0: it is."""
+        self.spec, self.index, self.stream, self._device = spec, index, stream, device
+        self.address = device.allocate(max(1, spec.nbytes))
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Return the extents."""
         return static(self.spec.shape)
 
     @property
     def nbytes(self) -> int:
+        """Return the bytes of its elements."""
         return self.spec.nbytes
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        kind = dtypes.numpy_dtype(self.spec.dtype)
-        return {"shape": self.shape, "typestr": kind.str, "data": (self.address, False), "version": 3}
+        if self.spec.dtype == "bfloat16":
+            raise InvalidInput(f"{self.spec}: the CUDA array interface has no bfloat16", do="give run out=, or numpy()")
+        kind, address = dtypes.numpy_dtype(self.spec.dtype), self.address if self.nbytes else 0
+        return {
+            "shape": self.shape, "typestr": kind.str, "data": (address, False), "version": 3,
+            "stream": self.stream or None,
+        }  # fmt: skip
 
     def numpy(self) -> Array:
         """Return a copy in the memory of the host."""
         array = np.empty(self.shape, dtypes.numpy_dtype(self.spec.dtype))
-        assert self.read is not None
-        self.read(array)
+        if array.nbytes:
+            self._device.read(array, self.address, self.stream)
+        self._device.wait(self.stream)
         return array
+
+    def ready(self, stream: int) -> None:
+        """Wait until it can be read in the order of a stream."""
+        if self.stream not in (0, stream):
+            self._device.wait(self.stream)
 
     def __del__(self) -> None:
         if hasattr(self, "address"):
-            self._free(self.address)
+            self._device.free(self.address)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from renorm.core.errors import InvalidTarget
+from renorm.core.errors import RenormError
 
 Array = np.ndarray[Any, Any]
 
@@ -85,6 +85,14 @@ class Device(Protocol):
         """Return launches that are begun together."""
         ...
 
+    def mark(self, mark: Any, stream: int) -> Any:
+        """Note how far a stream has been filled; return the note. mark: an older one, which is used again; or None."""
+        ...
+
+    def after(self, mark: Any, stream: int) -> None:
+        """Have what a stream is given from now on wait for what came before a mark."""
+        ...
+
     def wait(self, stream: int) -> None:
         """Wait for all that a stream was given. Raises what it ran into."""
         ...
@@ -109,5 +117,5 @@ def arch_here() -> str:
     """Return the architecture of the first GPU of this machine; "" where there is none."""
     try:
         return device("", 0).arch
-    except InvalidTarget:
+    except RenormError:  # nor where it is full, or fails
         return ""

@@ -57,6 +57,14 @@ class _Library:
         weakref.finalize(self, _end, context, "cuModuleUnload", module).atexit = False
 
 
+class _Event:
+    """A place in a stream. It tells no times, which costs the GPU more."""
+
+    def __init__(self, context: _Current):
+        self.handle = api.call("cuEventCreate", int(api.bindings().CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        weakref.finalize(self, _end, context, "cuEventDestroy", self.handle).atexit = False
+
+
 @dataclass(frozen=True)
 class _Function:
     """A kernel. It keeps its library."""
@@ -138,6 +146,16 @@ class DriverDevice:
     def graph(self, calls: Sequence[Call]) -> DriverGraph:
         with self._current:
             return DriverGraph(calls, self._current, self._own)
+
+    def mark(self, mark: Any, stream: int) -> Any:
+        with self._current:
+            mark = mark or _Event(self._current)
+            api.call("cuEventRecord", mark.handle, stream or self._own)
+        return mark
+
+    def after(self, mark: Any, stream: int) -> None:
+        with self._current:
+            api.call("cuStreamWaitEvent", stream or self._own, mark.handle, 0)
 
     def wait(self, stream: int) -> None:
         stream = stream or self._own

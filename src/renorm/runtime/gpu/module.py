@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -21,13 +21,15 @@ from renorm.core.locks import Lock, Rank
 from renorm.runtime.arrays import Array, Slot, bind, bind_out
 from renorm.runtime.checks import judge
 from renorm.runtime.gpu import device as devices
-from renorm.runtime.gpu.arrays import ALIGNED, Borrowed, DeviceArray, borrow, is_on_gpu
+from renorm.runtime.gpu.arrays import Borrowed, DeviceArray, borrow, is_on_gpu
 from renorm.runtime.gpu.device import Call, Device
-from renorm.runtime.launches import GPU
+from renorm.runtime.launches import ALIGNED, GPU
 from renorm.runtime.module import Module
-from renorm.runtime.program import Argument, Program, TensorSpec, align
+from renorm.runtime.program import Argument, Program, align
 from renorm.runtime.state import beyond
+from renorm.runtime.table import Recording
 
+PER_THREAD = 2  # the handle of the default stream of each thread: another one in each
 LEGACY = 1  # the handle of the default stream, which other libraries call 0
 
 
@@ -48,7 +50,7 @@ class _Loaded:
     def __init__(self, device: Device, program: Program, objects: Sequence[bytes], weights: Sequence[Array]):
         self.device, self.program = device, program
         self._held = list[int]()
-        self._last = 0  # the stream of the last run, in whose order the arena is used
+        self._last, self._mark = 0, None  # the stream of the last run, and where that ends: its arena is used till then
         self.lock = Lock(f"{program.name or 'a module'} on {device.name}", Rank.MAKING)
         try:
             self._load(objects, weights)
@@ -105,30 +107,35 @@ class _Loaded:
     @property
     def nbytes(self) -> int:
         """Return the bytes of weights, arena and staging."""
-        staged = sum(align(self._specs[key].nbytes) for key in self._staging)
+        staged = sum(align(self._specs[key].nbytes) for key in list(self._staging))
         return self.program.weight_bytes + self.program.arena_bytes + staged
 
     def launch(self, bases: Mapping[tuple[str, int], int], stream: int) -> None:
         """Begin all launches where inputs and outputs are at these addresses."""
-        changed = set[int]()
+        graph, changed = self._graph, set[int]()
+        self._graph = None  # where this is interrupted, another one is made
         for p in self._places:
             address = bases[p.kind, p.index] + p.offset
             if self._bound[p.call][p.position] != address:
                 self._bound[p.call][p.position] = address
                 changed.add(p.call)
-        if self._graph is None:
+        if graph is None:
             bound = zip(self.calls, self._bound)
-            self._graph = self.device.graph([replace(c, args=tuple(args)) for c, args in bound])
+            graph = self.device.graph([replace(c, args=tuple(args)) for c, args in bound])
         else:
             for call in sorted(changed):
-                self._graph.update(call, self._bound[call])
-        self._graph.launch(stream)
+                graph.update(call, self._bound[call])
+        self._graph = graph
+        graph.launch(stream)
 
     def enter(self, stream: int) -> None:
-        """Make sure that no run on another stream uses the arena any more."""
-        if stream != self._last:
-            self.device.wait(self._last)
-            self._last = stream
+        """Have a stream wait for the run before, which uses the arena, where that is on another one."""
+        if self._mark is not None and (stream != self._last or stream == PER_THREAD):
+            self.device.after(self._mark, stream)
+
+    def leave(self, stream: int) -> None:
+        """Note that a run ends here."""
+        self._last, self._mark = stream, self.device.mark(self._mark, stream)
 
     def single(self, i: int) -> Callable[[], None]:
         """Return a function that begins one launch alone, on the addresses of the last run."""
@@ -153,8 +160,28 @@ class GpuModule(Module):
 
     device_index = 0
 
-    @cached_property
+    def on(self, index: int) -> Self:
+        """Have it run on the GPU of this number, before its first run; return it. Raises InvalidInput."""
+        if isinstance(index, bool) or not isinstance(index, int) or index < 0 or self._in_memory is not None:
+            facts = [f"it is on cuda({self.device_index}), and has run"] if self._in_memory else []
+            raise InvalidInput(f"{self.name}: device {index!r}", facts or ["expected the number of a GPU, from 0 on"])
+        self.device_index = index
+        return self
+
+    def __init__(self, *args: Any, **named: Any):
+        super().__init__(*args, **named)
+        self._loading = Lock(f"{self.name} on a GPU", Rank.MAKING)
+        self._in_memory: _Loaded | None = None
+
+    @property
     def _loaded(self) -> _Loaded:
+        """What it has on the device, from the first run on."""
+        if self._in_memory is None:
+            with self._loading:
+                self._in_memory = self._in_memory or self._load()
+        return self._in_memory
+
+    def _load(self) -> _Loaded:
         program = self.program
         if program.machine.arch != GPU:
             raise InvalidTarget(f"{self.name} holds no code for GPUs")
@@ -198,6 +225,9 @@ class GpuModule(Module):
         """
         if timeout is not None:
             raise InvalidInput(f"{self.name}: a run on a GPU has no time limit", [f"timeout={timeout!r}"])
+        if stream is not None and (isinstance(stream, bool) or not isinstance(stream, int) or stream < 0):
+            do = "pass the handle of a stream: torch.cuda.current_stream().cuda_stream"
+            raise InvalidInput(f"{self.name}: stream={stream!r}", do=do)
         loaded = self._loaded
         order = 0 if stream is None else stream or LEGACY
         with loaded.lock:
@@ -217,12 +247,8 @@ class GpuModule(Module):
             changes = self._state.version if states else None
             after = self._state.fresh() if states else []
             held = [*inputs, *(changes.arrays if changes else ())]
-            results = self._results(inputs, given, after)
-            bases = {("input", i): self._written(loaded, i, x, stream) for i, x in enumerate(held)}
-            for i, y in enumerate(results):
-                bases["output", i] = _usable(y, held) or loaded.staging("output", i)
-            loaded.launch(bases, stream)
-            self._copied_out(loaded, results, bases, stream)
+            results = self._results(inputs, given, after, 0 if is_awaited else stream)
+            self._begin(loaded, held, results, stream)
             if is_awaited or not all(isinstance(x, (Borrowed, DeviceArray)) for x in (*held, *results)):
                 device.wait(stream)
             if not changes:
@@ -232,10 +258,36 @@ class GpuModule(Module):
                     beyond(new, old, f"{self.name}: {spec.name}", stacklevel=4)
                 break
         if self.program.checks:
-            judge(
-                self.name, self.program.checks, [y for y in results[self.program.guards] if isinstance(y, np.ndarray)]
-            )
+            told = [y for y in results[self.program.guards] if isinstance(y, np.ndarray)]
+            judge(self.name, self.program.checks, told)
         return _handed_out(out, given, results[: len(self._slots[1])])
+
+    def _begin(
+        self,
+        loaded: _Loaded,
+        held: Sequence[Array | Borrowed],
+        results: Sequence[Array | Borrowed | DeviceArray],
+        stream: int,
+    ) -> None:
+        """Give a run to a stream: of inputs, with the state behind them, to outputs, with the state after."""
+        bases = {("input", i): self._written(loaded, i, x, stream) for i, x in enumerate(held)}
+        for i, y in enumerate(results):
+            bases["output", i] = _usable(y, held) or loaded.staging("output", i)
+        try:
+            loaded.launch(bases, stream)
+            self._copied_out(loaded, results, bases, stream)
+        finally:
+            loaded.leave(stream)
+
+    def evaluate(self, arrays: Sequence[Array]) -> list[Array]:
+        """As Module.evaluate, on arrays of the host."""
+        loaded, results = self._loaded, [*(Slot(s).allocate() for s in self.outputs), *self._state.fresh()]
+        held = [*self._bound(arrays[: len(self.inputs)], {}, 0, False), *arrays[len(self.inputs) :]]
+        with loaded.lock:
+            loaded.enter(0)
+            self._begin(loaded, held, results, 0)
+            loaded.device.wait(0)
+        return results
 
     def _bound(
         self, args: Sequence[Any], named: Mapping[str, Any], handle: int, is_ready: bool
@@ -243,8 +295,13 @@ class GpuModule(Module):
         slots = self._slots[0]
         if not any(is_on_gpu(x) for x in (*args, *named.values())):
             return list(bind(self.name, slots, args, named))
-        values = {**dict(zip((s.spec.name for s in slots), args)), **named}
+        names = [s.spec.name for s in slots]
+        values = {**dict(zip(names, args)), **named}
         found, problems = list[Array | Borrowed](), list[str]()
+        if len(args) > len(slots):
+            problems.append(f"{len(args)} arrays by position, expected at most {len(slots)}")
+        problems += [f"input {n} is given by position and by name" for n in names[: len(args)] if n in named]
+        problems += [f"{n!r} is not an input" for n in named if n not in names]
         for slot in slots:
             name = slot.spec.name
             if not is_on_gpu(value := values.get(name)):
@@ -270,12 +327,19 @@ class GpuModule(Module):
                 problems.append(f"output {slot.spec.name}: {problem}")
             elif x is not None and not isinstance(x, Borrowed):
                 problems.append(f"output {slot.spec.name}: on the host, others are on the GPU")
+        there = [(slot.spec.name, x) for slot, x in zip(slots, found) if isinstance(x, Borrowed)]
+        for i, (name, x) in enumerate(there):
+            problems += [f"outputs {other} and {name} share memory" for other, y in there[:i] if _share(x, y)]
         if problems:
             raise InvalidInput(f"{self.name}: the arrays of out= do not fit its outputs", problems)
         return found
 
     def _results(
-        self, inputs: Sequence[Array | Borrowed], given: Sequence[Array | Borrowed | None], after: Sequence[Array]
+        self,
+        inputs: Sequence[Array | Borrowed],
+        given: Sequence[Array | Borrowed | None],
+        after: Sequence[Array],
+        stream: int = 0,
     ) -> list[Array | Borrowed | DeviceArray]:
         """Return what a run writes: what the caller gave, or fresh arrays, of the GPU where an input is on it."""
         count = len(self._slots[1])
@@ -289,26 +353,15 @@ class GpuModule(Module):
             if there is not None:
                 found.append(there)
             elif is_device and i < count:
-                found.append(self._fresh(spec))
+                found.append(DeviceArray(spec, self.device_index, self._loaded.device, stream))
             else:
                 found.append(Slot(spec).allocate())
         return [*found, *after]
 
-    def _fresh(self, spec: TensorSpec) -> DeviceArray:
-        device = self._loaded.device
-        array = DeviceArray(spec, self.device_index, device.allocate, device.free)
-
-        def read(to: Array) -> None:
-            device.read(to, array.address, 0)
-            device.wait(0)
-
-        array.read = read
-        return array
-
     def _written(self, loaded: _Loaded, i: int, x: Array | Borrowed, stream: int) -> int:
         """Return where the device has an input."""
         if isinstance(x, Borrowed):
-            if x.address % ALIGNED == 0:
+            if x.address % ALIGNED == 0 or not x.nbytes:
                 return x.address
             at = loaded.staging("input", i)
             loaded.device.copy(at, x.address, self.program.inputs[i].nbytes, stream)
@@ -328,24 +381,39 @@ class GpuModule(Module):
         for i, y in enumerate(results):
             at = bases["output", i]
             if isinstance(y, (Borrowed, DeviceArray)):
-                if y.address != at:
+                if y.address != at and y.nbytes:
                     loaded.device.copy(y.address, at, self.program.outputs[i].nbytes, stream)
             elif y.nbytes:
                 loaded.device.read(y, at, stream)
 
+    def extents(self, /, *args: Any, **named: Any) -> Mapping[str, int]:
+        """Return no values: extents of a module for a GPU are fixed."""
+        return {}
+
+    def serving(self, /, *args: Any, **named: Any) -> Module:
+        """Return this module: it runs whatever fits its inputs."""
+        return self
+
+    def exclusive(self, /, *args: Any, **named: Any) -> Callable[[int | None], None]:
+        raise InvalidTarget(f"{self.name}: steps on a GPU are not run one at a time", do="kernel_times(...) times each")
+
+    def recorded(self, /, *args: Any, repeats: int = 1, **named: Any) -> list[Recording]:
+        raise InvalidTarget(f"{self.name}: no threads are recorded on a GPU", do="kernel_times(...) times each launch")
+
     def kernel_times(self, /, *args: Any, repeats: int = 10, **named: Any) -> list[tuple[str, float]]:
         """Return the seconds of each launch by itself, the median of `repeats`, by the name of its kernel, after a run
         on these inputs. Needs a device that tells time."""
-        self.run(*args, **named)
         loaded = self._loaded
         time = getattr(loaded.device, "time", None)
         if time is None:
             raise InvalidTarget(f"{loaded.device.name} tells no times of launches")
         with loaded.lock:
+            results = self._run_in_order(loaded, args, named, None, 0, True)
             found = list[tuple[str, float]]()
             for i, name in enumerate(loaded.names):
                 spent = sorted(time(loaded.single(i), repeats))
                 found.append((name, spent[len(spent) // 2]))
+            del results  # to which the launches wrote
             return found
 
 
@@ -354,9 +422,12 @@ def _usable(y: Array | Borrowed | DeviceArray, inputs: Sequence[Array | Borrowed
     memory with an input, before the last of which the memory plan may have it written."""
     if not isinstance(y, (Borrowed, DeviceArray)) or y.address % ALIGNED:
         return 0
-    end = y.address + y.nbytes
-    read = (x for x in inputs if isinstance(x, Borrowed))
-    return 0 if any(x.address < end and y.address < x.address + x.nbytes for x in read) else y.address
+    return 0 if any(isinstance(x, Borrowed) and _share(x, y) for x in inputs) else y.address
+
+
+def _share(x: Borrowed | DeviceArray, y: Borrowed | DeviceArray) -> bool:
+    """Return whether two arrays of the GPU have a byte in common."""
+    return x.address < y.address + y.nbytes and y.address < x.address + x.nbytes
 
 
 def _handed_out(out: Any, given: Sequence[Any], results: Sequence[Any]) -> list[Any]:

@@ -45,8 +45,7 @@ class Staging:
             piece = source[at : at + _MOST]
             block = self._take(piece.size)
             block.bytes[: piece.size] = piece
-            api.call("cuMemcpyHtoDAsync", address + at, block.address, piece.size, stream)
-            api.call("cuEventRecord", block.event, stream)
+            self._copy(block, "cuMemcpyHtoDAsync", address + at, block.address, piece.size, stream)
             with self._lock:
                 self._written.setdefault(block.bytes.size, deque()).append(block)
 
@@ -82,17 +81,32 @@ class Staging:
     def forget(self, stream: int) -> None:
         """Drop what was read by a stream that failed."""
         with self._lock:
-            self._read.pop(stream, None)
+            for block, _ in self._read.pop(stream, ()):  # a copy into it may be under way yet: its event says when not
+                self._written.setdefault(block.bytes.size, deque()).append(block)
 
     def _begin(self, to: Array, address: int, stream: int) -> tuple[_Block, Array]:
         block = self._take(to.size)
-        api.call("cuMemcpyDtoHAsync", block.address, address, to.size, stream)
-        api.call("cuEventRecord", block.event, stream)
+        self._copy(block, "cuMemcpyDtoHAsync", block.address, address, to.size, stream)
         return block, to
 
+    def _copy(self, block: _Block, function: str, to: int, source: int, nbytes: int, stream: int) -> None:
+        """Begin a copy that uses a block, with the block's event behind it. Where that fails the block stays."""
+        try:
+            api.call(function, to, source, nbytes, stream)
+            api.call("cuEventRecord", block.event, stream)
+        except BaseException:
+            api.code("cuStreamSynchronize", stream)  # the copy may have begun, and no event says when it ends
+            self._keep(block)
+            raise
+
     def _end(self, block: _Block, to: Array) -> None:
-        api.call("cuEventSynchronize", block.event)
-        to[...] = block.bytes[: to.size]
+        try:
+            api.call("cuEventSynchronize", block.event)
+            to[...] = block.bytes[: to.size]
+        finally:
+            self._keep(block)
+
+    def _keep(self, block: _Block) -> None:
         with self._lock:
             self._free.setdefault(block.bytes.size, []).append(block)
 
@@ -106,7 +120,12 @@ class Staging:
             oldest = written.popleft() if done or len(written) >= _IN_FLIGHT else None
         if oldest is None:
             return _block(size)
-        api.call("cuEventSynchronize", oldest.event)
+        try:
+            api.call("cuEventSynchronize", oldest.event)
+        except BaseException:
+            with self._lock:
+                written.appendleft(oldest)
+            raise
         return oldest
 
 
@@ -118,7 +137,11 @@ def _block(size: int) -> _Block:
         raise api.failure("cuMemAllocHost", error)
     address = int(values[0])
     memory: Any = (ctypes.c_ubyte * size).from_address(address)
-    event = api.call("cuEventCreate", int(api.bindings().CUevent_flags.CU_EVENT_DISABLE_TIMING))
+    try:
+        event = api.call("cuEventCreate", int(api.bindings().CUevent_flags.CU_EVENT_DISABLE_TIMING))
+    except BaseException:
+        api.code("cuMemFreeHost", address)
+        raise
     return _Block(address, np.frombuffer(memory, np.uint8), event)
 
 

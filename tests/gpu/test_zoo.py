@@ -1,0 +1,33 @@
+"""The four networks that renorm was developed on, on small images: CUDA C of all kernels on the CPU, against PyTorch in
+float64."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+from tests.gpu import host_device
+
+torch = pytest.importorskip("torch")
+
+from benchmarks.networks import NETWORKS, trained
+
+import renorm
+
+SMALL = 32  # rows and columns of an image at most
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+@pytest.mark.parametrize("name", ["resnet50", "se_resnet101_ibn", "dcgan", "unet"])
+def test_a_network(name: str) -> None:
+    host_device.register()
+    _, channels, *plane = NETWORKS[name].shape
+    shape = (2, channels, *(min(extent, SMALL) for extent in plane))
+    module = trained(replace(NETWORKS[name], shape=shape))
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    m = renorm.compile(module, args=(x,), target="cuda -arch=host")
+    (got,) = m.run(x.numpy())
+    with torch.no_grad():
+        want = module.double()(x.double()).numpy()
+    assert abs(got - want).max() <= 1e-4 * abs(want).max()
