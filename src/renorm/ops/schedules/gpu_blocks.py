@@ -151,8 +151,8 @@ class Blocks:
                 threads = next(n for n in range(min(threads, whole.extent), 0, -1) if whole.extent % n == 0)
             again, thread = s[out].split(whole, factor=threads)
             s[out].reorder(*row, thread, *apart, again, *lane)
-            self.round = apart[0] if apart else again
-            rounds_at_once(s, out, again)
+            rounds = rounds_at_once(s, out, again)
+            self.round = apart[0] if apart else rounds
         self._bind_slice(out, thread)
         self.block = cpu_injective.fuse(s, out, outer)
         s[out].bind(self.block, te.thread_axis("blockIdx.x"))
@@ -282,13 +282,15 @@ class Blocks:
             s[register].unroll(axis)
 
 
-def rounds_at_once(s: te.Schedule, t: te.Tensor, rounds: te.IterVar) -> None:
-    """Writes out rounds of a loop, so that what several of them read is under way at a time."""
+def rounds_at_once(s: te.Schedule, t: te.Tensor, rounds: te.IterVar) -> te.IterVar:
+    """Write out rounds of a loop, so that what several of them read is under way at a time. Return their loop, which is
+    another one where the rounds are cut."""
     extent = rounds.extent
     if extent > UNROLLED:
         width = next(n for n in range(UNROLLED, 0, -1) if extent % n == 0)
         _, rounds = s[t].split(rounds, factor=width if 2 * width > UNROLLED else UNROLLED // 2)
     s[t].unroll(rounds)
+    return rounds
 
 
 def _second(count: int) -> int:
