@@ -1,4 +1,4 @@
-"""What a GPU makes of renorm's code: correctness of every op, networks beside PyTorch, kernels beside their limits.
+"""Measure a GPU: correctness of every op, networks beside PyTorch, kernels beside their limits.
 
     python -m benchmarks.gpu --json gpu.json
 

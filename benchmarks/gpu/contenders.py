@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import groupby
 from statistics import median
 from typing import Any
@@ -49,7 +50,7 @@ def measured(place: Place, kind: str, name: str, batch: int, seconds: float, ker
         before = _allocated(place)
         net = copy.deepcopy(c.module).to(place.device)
         outs = [torch.empty_like(y) for y in _tensors(net(*inputs))]
-        eager: Callable[[], Any] = lambda: net(*inputs)  # noqa: E731
+        eager = partial(net, *inputs)
         found["bytes"] = {"renorm": getattr(c.renorm, "device_bytes", None), "eager": _peak(place, eager, before)}
         calls: dict[str, Callable[[], Any]] = {"renorm": _call(place, c, inputs, outs), "eager": eager}
         if place.is_gpu:

@@ -1,4 +1,4 @@
-"""How far results are from what they should be."""
+"""The difference of results from what they should be."""
 
 from __future__ import annotations
 

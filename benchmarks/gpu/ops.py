@@ -6,8 +6,10 @@ import time
 from importlib import import_module
 from typing import Any
 
+import renorm
 from benchmarks.gpu.place import Place
 from benchmarks.gpu.workers import FAILED, said
+from renorm.core.errors import RenormError
 
 RIGHT, WRONG, REFUSED = "right", "wrong", "refused"
 
@@ -23,10 +25,7 @@ def names(pattern: str = "") -> list[tuple[str, int]]:
 def judged(place: Place, name: str, index: int) -> dict[str, Any]:
     """Return the outcome of a sample: right, wrong (with what differs), refused (before it runs); what raises while it
     runs has failed."""
-    from tests.ops.one_node import OneNode
-
-    import renorm
-    from renorm.core.errors import RenormError
+    from tests.ops.one_node import OneNode  # of the tests, which need not be there for other phases
 
     op = next(op for op in _all() if op.name == name)
     case = OneNode(op, op.samples[index])

@@ -23,7 +23,7 @@ DETAILED, LISTED = 2, 15  # networks whose longest kernels are listed, and how m
 
 @dataclass
 class Run:
-    """What phases are asked for. log: the file of the workers' output. networks: of benchmarks.networks; only: a part
+    """The request to the phases. log: the file of the workers' output. networks: of benchmarks.networks; only: a part
     of the names of ops. limits: bytes and operations per second, which the phase "facts" finds."""
 
     place: Place
@@ -80,7 +80,7 @@ def _few(off: dict[str, Answer]) -> list[tuple[str, Answer]]:
 
 
 def networks(run: Run, until: float) -> Found:
-    """Whether networks are right: trained files, and those with random weights at batch 2."""
+    """Compare networks with a reference: trained files, and those with random weights at batch 2."""
     found = dict[str, Answer]()
     tasks = [(file.name, "benchmarks.gpu.files:checked", (str(file),)) for file in run.place.files]
     tasks += [(n, "benchmarks.gpu.contenders:checked", ("networks", n, 2)) for n in run.networks]
@@ -195,7 +195,7 @@ def _alone(run: Run, kind: str, names: list[str], until: float) -> tuple[dict[st
 
 
 def sanitize(run: Run, until: float) -> Found:
-    """What NVIDIA's sanitizers find in a small program."""
+    """Run NVIDIA's sanitizers over a small program."""
     found = sanitizers.sanitized(run.place, until - time.monotonic())
     return found, [
         table(("tool", "says", "of"), [(k, v["summary"][:110], v["program"][:110]) for k, v in found.items()])

@@ -1,4 +1,4 @@
-"""Where code is measured: a GPU, or the CPU on small extents, which proves the measuring."""
+"""The place of a measurement: a GPU, or the CPU on small extents, which proves the measuring."""
 
 from __future__ import annotations
 

@@ -11,9 +11,13 @@ from typing import Any
 
 import numpy as np
 
+import renorm
 from benchmarks.gpu.deviation import TOLERANCE, largest
 from benchmarks.gpu.ops import judged
 from benchmarks.gpu.place import Place
+from renorm import ops
+from renorm.graph import interpret
+from renorm.graph.ir import Graph
 
 OPS = (
     *("matmul", "conv", "softmax", "layer_norm", "instance_norm", "group_norm", "reduce_sum", "max_pool", "transpose"),
@@ -24,11 +28,6 @@ OPS = (
 
 def network(place: Place) -> float:
     """Run a small network whose sizes fill no tile, and return how far it is from its interpreter in float64."""
-    import renorm
-    from renorm import ops
-    from renorm.graph import interpret
-    from renorm.graph.ir import Graph
-
     rng = np.random.default_rng(0)
     graph: Any = Graph("sanitized")
 

@@ -70,9 +70,9 @@ def _scaled(module: nn.Module) -> nn.Module:
     torch.manual_seed(0)
     for p in module.parameters():
         nn.init.uniform_(p, 0.5, 1.5)
-    if isinstance(module, nn.BatchNorm2d):
-        nn.init.uniform_(module.running_mean, -0.5, 0.5)  # pyright: ignore[reportArgumentType]
-        nn.init.uniform_(module.running_var, 0.5, 1.5)  # pyright: ignore[reportArgumentType]
+    for name, statistic in module.named_buffers():
+        if name in ("running_mean", "running_var"):
+            nn.init.uniform_(statistic, 0.5, 1.5)
     return module.eval()
 
 

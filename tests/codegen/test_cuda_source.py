@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.gpu import host_device
+from tests.gpu.host_assembler import needs_compiler
 
 import renorm
 from renorm import te
 from renorm.core.errors import InvalidLoops
 from renorm.graph.ir import Graph
-
-runs = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 
 
 def spread(s: te.Schedule, t: te.Tensor, vector: int = 1, threads: int = 32) -> None:
@@ -76,7 +75,7 @@ def test_what_is_written_and_read_may_be_anybodys() -> None:
     assert "float* __restrict__ y" in text
 
 
-@runs
+@needs_compiler
 def test_words_of_the_language_are_no_names() -> None:
     x = te.placeholder((33,), "float64", name="const")
     y = te.compute((33,), lambda i: te.rsqrt(x[i]), name="rsqrt")
@@ -87,7 +86,7 @@ def test_words_of_the_language_are_no_names() -> None:
     np.testing.assert_allclose(b, a**-0.5, rtol=1e-14)
 
 
-@runs
+@needs_compiler
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
 def test_floats_out_of_range_become_the_nearest_integer(dtype: str) -> None:
     values = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 300.7, -300.7, -0.9, 5.9])
@@ -102,7 +101,7 @@ def test_floats_out_of_range_become_the_nearest_integer(dtype: str) -> None:
     assert got.tolist() == want
 
 
-@runs
+@needs_compiler
 def test_the_least_integer_can_be_divided_by_minus_one() -> None:
     a, b = (te.placeholder((3,), "int32", name=n) for n in "ab")
     quotient = te.compute((3,), lambda i: te.truncdiv(a[i], b[i]), name="quotient")
@@ -159,7 +158,7 @@ def test_indices_of_large_arrays_are_wide(rows: int, kind: str) -> None:
     assert f"const {kind} blockIdx_x" in source(s, [x, y])
 
 
-@runs
+@needs_compiler
 def test_parts_of_a_concat_lie_where_wide_accesses_may() -> None:
     """Three elements in front of a part: what writes it cannot write 16 bytes at a time into the whole."""
     g = Graph("parts")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from tests.driver.random_networks import network
 from tests.driver.test_compile import expected, inputs, small
 from tests.driver.test_random_networks import Oracle
 from tests.gpu import host_device
+from tests.gpu.host_assembler import needs_compiler
 
 import renorm
 from renorm.core.dims import Sym, Symbol
@@ -22,7 +22,7 @@ from renorm.driver.module import CompiledGpuModule, SpecializingModule
 from renorm.runtime.profile import profile
 
 TARGET = "cuda -arch=host"
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+pytestmark = needs_compiler
 
 
 @pytest.fixture(autouse=True)

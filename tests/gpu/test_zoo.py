@@ -3,11 +3,11 @@ float64."""
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 
 import pytest
 from tests.gpu import host_device
+from tests.gpu.host_assembler import needs_compiler
 
 torch = pytest.importorskip("torch")
 
@@ -18,7 +18,7 @@ import renorm
 SMALL = 32  # rows and columns of an image at most
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+@needs_compiler
 @pytest.mark.parametrize("name", ["resnet50", "se_resnet101_ibn", "dcgan", "unet"])
 def test_a_network(name: str) -> None:
     host_device.register()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.gpu.host_assembler import needs_compiler
 from tests.gpu.host_device import run
 from tests.ops.one_node import OneNode
 
@@ -20,7 +20,7 @@ from renorm.ops.schedules import gpu_attention, gpu_products
 from renorm.ops.schedules.gpu_tiles import Tile
 
 TARGET = parse("cuda -arch=sm_90")
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+pytestmark = needs_compiler
 
 
 @pytest.fixture(autouse=True)

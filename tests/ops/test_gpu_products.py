@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.gpu.host_assembler import needs_compiler
 from tests.gpu.host_device import run
 
 import renorm
@@ -29,7 +29,6 @@ TILES = {
     "narrow": Tile(2, 1, 4, 8, depth=32),
     "chosen": None,
 }
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 
 
 @pytest.fixture(autouse=True)

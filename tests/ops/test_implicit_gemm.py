@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import shutil
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.gpu.host_assembler import needs_compiler
 from tests.gpu.host_device import run
 
 import renorm
@@ -25,7 +25,6 @@ from renorm.passes.pipeline import optimize
 from renorm.targets import find
 
 TILES = {"wide": Tile(8, 8, 2, 2), "parts": Tile(4, 4, 2, 4, depth=16, parts=2), "chosen": None}
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 
 # shapes of x and w, and attributes
 CONVOLUTIONS: dict[str, tuple[Any, Any, dict[str, Any]]] = {

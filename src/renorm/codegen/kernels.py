@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from renorm.codegen.abi import CompiledKernel
 from renorm.codegen.identity import identity
+from renorm.core.target import Target
 
 if TYPE_CHECKING:
-    from renorm.codegen.abi import CompiledKernel
-    from renorm.core.target import Target
     from renorm.tir.nodes import Kernel
 
 
