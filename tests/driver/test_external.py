@@ -264,7 +264,7 @@ def test_an_error_holds_no_memory_of_the_network() -> None:
             names.append(frame.f_code.co_name)
             assert not {"inputs", "outputs", "arrays", "x", "y"} & set(frame.f_locals)
         error = error.__cause__
-    assert names == ["_call", "_run", "call", "run", "run", "deeper"]
+    assert names == ["_call", "_compute", "call", "run", "run", "deeper"]
 
 
 def test_a_child_of_fork_does_not_wait_for_a_thread_that_is_inside() -> None:

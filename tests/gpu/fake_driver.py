@@ -170,6 +170,9 @@ class FakeDriver:
         names = sorted(self._kernels)
         return self._real.CUfunction(1 + names.index(name.decode())) if name.decode() in names else (500,)
 
+    def _cuFuncGetAttribute(self, kind: Any, function: Any) -> Any:
+        return {"SHARED_SIZE_BYTES": 4096, "NUM_REGS": 40}[kind.name.removeprefix("CU_FUNC_ATTRIBUTE_")]
+
     def _cuGraphCreate(self, flags: int) -> Any:
         graph = self._new()
         self.graphs[graph] = []

@@ -88,8 +88,10 @@ def test_what_does_not_fit_is_refused() -> None:
     m = compiled()
     with pytest.raises(InvalidInput, match="float64"):
         m.run(inputs().astype(np.float64))
-    with pytest.raises(InvalidTarget, match="kernel_times"):
+    with pytest.raises(InvalidTarget, match="tells no times of launches"):
         profile(m, inputs())
+    with pytest.raises(InvalidTarget, match="kernel_times"):
+        m.exclusive(inputs())
     assert m.serving(inputs()) is m
     with pytest.raises(InvalidInput, match="no time limit"):
         m.run(inputs(), timeout=1)

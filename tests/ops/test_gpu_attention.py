@@ -16,7 +16,7 @@ from renorm.core.target import parse
 from renorm.graph.op import Sample
 from renorm.graph.types import bf16, boolean, f16, f32
 from renorm.ops.attention import Attention
-from renorm.ops.schedules import gpu_attention, gpu_products
+from renorm.ops.schedules import gpu_attention, gpu_products, gpu_stages
 from renorm.ops.schedules.gpu_tiles import Tile
 
 TARGET = parse("cuda -arch=sm_90")
@@ -26,7 +26,7 @@ pytestmark = needs_compiler
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention of any size takes three launches."""
-    monkeypatch.setattr(gpu_attention, "LEAST_WORK", 0)
+    monkeypatch.setattr(gpu_stages, "LEAST_WORK", 0)
 
 
 SAMPLES = [

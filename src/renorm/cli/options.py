@@ -72,7 +72,7 @@ target = click.option(
     "--target",
     default="llvm",
     show_default=True,
-    help='What to compile for: "llvm -mcpu=haswell", "tandem", "package.module:name", ...',
+    help='What to compile for: "llvm -mcpu=haswell", "tandem", "onednn, cuda", "package.module:name", ...',
 )
 keep = click.option("--keep", multiple=True, metavar="NAME", help="An op or a node to keep whole; may be repeated.")
 verify = click.option(

@@ -12,12 +12,13 @@ from typing import Any
 
 import click
 
-from renorm.cli import network, output
+from renorm.cli import gpu_profile, network, output
 from renorm.cli.options import FILE, bound, calling, model, seed, train_state, trusting, verb
 from renorm.core.files import replacing
 from renorm.driver import roofline
 from renorm.driver.worker import timed
 from renorm.errors import InvalidInput
+from renorm.runtime.launches import GPU
 from renorm.runtime.profile import Roofline, StepTime, profile, trace
 
 _SECONDS = 0.3  # for which the whole network is measured
@@ -50,11 +51,17 @@ def command(
     predicted to take, and what bounds that, is an estimate from the loops, at typical extents where they are open. The
     trace shows one run of the whole network: what each thread did, and where it waited for others. With several shapes
     of an input, all of that for each, and sums.
+
+    On a GPU: the grid, block and shared memory of each launch, and how near it comes to a copy of the GPU's memory.
     """
     opened, calls = network.with_inputs(model, options | {"inputs": bound}, seed, trust)
     if path and len(calls) > 1:
         raise InvalidInput("--trace shows one run", do="give one shape of each input")
     first = network.at(opened, calls[0])
+    if first.program.machine.arch == GPU:
+        if path:
+            raise InvalidInput("--trace shows threads of a CPU", [f"{model.name} runs on a GPU"], "leave it out")
+        return gpu_profile.show(model.name, opened, calls, repeats)
     threads, machine = first.threads, first.program.machine
     is_narrow = machine.arch == "x86_64" and "avx512f" not in machine.features
     most = roofline.measure(threads, "llvm -mattr=-avx512f" if is_narrow else "llvm")

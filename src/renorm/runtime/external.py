@@ -123,33 +123,30 @@ def saved(code: ExternalCode, name: str) -> bytes:
     return bytes(data)
 
 
-class Entry:
-    """External code as the walker calls it. address: of a function that is called like a phase (codegen.abi)."""
+class Caller:
+    """External code, called on arrays by one thread at a time."""
 
     def __init__(self, code: ExternalCode, external: External, kernel: str):
         self._code, self._external, self._kernel = code, external, kernel
         self._turn = Turn(f"external code of kernel {kernel!r}")
-        word = ctypes.c_int64
-        self._function = ctypes.CFUNCTYPE(word, ctypes.c_void_p, word, word, word)(self._call)
-        address = ctypes.cast(self._function, ctypes.c_void_p).value
-        assert address is not None
-        self.address = address
 
-    def _call(self, args: int, begin: int, end: int, thread: int) -> int:
-        """SUCCESS: anything else, as what is there when an exception leaves this function, ends the run."""
+    @property
+    def external(self) -> External:
+        """Return the types of what it reads and writes."""
+        return self._external
+
+    def call(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Run the code. Raises UserCodeError for an error in it, and other exceptions, as of signals, as they are."""
         try:
-            self._run(args)
-        except BaseException as error:  # also what a signal raises: it comes out of Module.run like an error
-            _failures.errors = [self._failed(error)]
+            self._compute(inputs, outputs)
+        except BaseException as error:
+            failed = self._failed(error)
             _let_go(error)
-            return 0
-        return layout.SUCCESS
+            if failed is error:
+                raise
+            raise failed from error
 
-    def _run(self, args: int) -> None:
-        specs = (*self._external.inputs, *self._external.outputs)
-        arrays = [_array(a, s) for a, s in zip((ctypes.c_void_p * len(specs)).from_address(args), specs)]
-        count = len(self._external.inputs)
-        inputs, outputs = arrays[:count], arrays[count:]
+    def _compute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         for x in inputs:
             x.flags.writeable = False
         self._turn.call(self._code.run, inputs, outputs)
@@ -166,6 +163,35 @@ class Entry:
         )
         failed.__cause__ = error
         return failed
+
+
+class Entry(Caller):
+    """External code as the walker calls it. address: of a function that is called like a phase (codegen.abi)."""
+
+    def __init__(self, code: ExternalCode, external: External, kernel: str):
+        super().__init__(code, external, kernel)
+        word = ctypes.c_int64
+        self._function = ctypes.CFUNCTYPE(word, ctypes.c_void_p, word, word, word)(self._call)
+        address = ctypes.cast(self._function, ctypes.c_void_p).value
+        assert address is not None
+        self.address = address
+
+    def _call(self, args: int, begin: int, end: int, thread: int) -> int:
+        """SUCCESS: anything else, as what is there when an exception leaves this function, ends the run."""
+        try:
+            self._compute(*self._arrays(args))
+        except BaseException as error:  # also what a signal raises: it comes out of Module.run like an error
+            _failures.errors = [self._failed(error)]
+            _let_go(error)
+            return 0
+        return layout.SUCCESS
+
+    def _arrays(self, args: int) -> tuple[list[Array], list[Array]]:
+        """Return inputs and outputs, whose addresses lie at `args`."""
+        specs = (*self._external.inputs, *self._external.outputs)
+        arrays = [_array(a, s) for a, s in zip((ctypes.c_void_p * len(specs)).from_address(args), specs)]
+        count = len(self._external.inputs)
+        return arrays[:count], arrays[count:]
 
 
 def _let_go(error: BaseException | None) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
 from renorm.core.dims import Sym, integer
 from renorm.core.extents import Evaluation
+from renorm.runtime.launches import GPU
 from renorm.runtime.module import Module
 from renorm.runtime.report import KernelRecord, WorkRecord
 from renorm.runtime.table import Recording
@@ -65,10 +67,13 @@ class StepTime:
 
 
 def profile(module: Module, *args: Any, repeats: int = 20, **named: Any) -> list[StepTime]:
-    """Times of all launches in order, on the inputs given as for `Module.run`.
+    """Times of all launches in order, on the inputs given as for `Module.run`; on a GPU of all kernels
+    (runtime.gpu.profile).
 
     The first run, which warms up, is not counted.
     """
+    if module.program.machine.arch == GPU:
+        return import_module("renorm.runtime.gpu.profile").measured(module, *args, repeats=repeats, **named)[0]
     runner = module.exclusive(*args, **named)
     steps = range(len(module.program.steps))
     times = [list[int]() for _ in steps]

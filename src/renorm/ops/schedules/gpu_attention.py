@@ -16,7 +16,7 @@ from renorm.core.gpu import facts
 from renorm.core.target import Target
 from renorm.expr.nodes import Call, Expr, Load
 from renorm.expr.rewrite import substitute, transform
-from renorm.ops.schedules import attention_axes, cpu_injective, cuda, gpu_products, structure
+from renorm.ops.schedules import attention_axes, cpu_injective, cuda, gpu_products, gpu_stages, structure
 from renorm.ops.schedules.gpu_blocks import Blocks, Shape
 from renorm.ops.schedules.gpu_contraction import Contraction, contraction
 from renorm.ops.schedules.slices import Slices
@@ -27,7 +27,6 @@ TAGS = (KEYS, VALUES, QUERIES, DOTS, SCORES, POWERS, MIXED)
 QUERIES_OF_BLOCK = 32  # queries side by side in memory, each of which has a few threads of a block
 THREADS = 8  # of each of them, where scores of a query lie apart; where they lie side by side, twice a warp
 TOGETHER = 64
-LEAST_WORK = 1 << 14  # products below which nothing is gained by tiles
 
 
 def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
@@ -73,7 +72,7 @@ class _Stages:
         forms = [contraction(t) for t in (dots, mixed)]
         product, mixture = (None if f is None else _resolved(f, found[SCORES]) for f in forms)
         is_known = [structure.is_statistic(t) for t in statistics] in ([False, False, True], [False, True, False, True])
-        if product is None or mixture is None or not is_known or structure.work(dots) < LEAST_WORK:
+        if product is None or mixture is None or not is_known or structure.work(dots) < gpu_stages.LEAST_WORK:
             return None
         return _Stages(dots, found[SCORES], mixed, statistics, product, mixture)
 

@@ -188,6 +188,14 @@ class DriverDevice:
                 api.code("cuEventDestroy", end)
         return times
 
+    def resources(self, function: Any) -> tuple[int, int]:
+        """Return the bytes of shared memory that a function has without asking, and the registers of a thread."""
+        kinds = api.bindings().CUfunction_attribute
+        asked = kinds.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kinds.CU_FUNC_ATTRIBUTE_NUM_REGS
+        with self._current:
+            shared, registers = (int(api.call("cuFuncGetAttribute", kind, function.handle)) for kind in asked)
+        return shared, registers
+
     def _attribute(self, name: str) -> int:
         kinds = api.bindings().CUdevice_attribute
         return int(api.call("cuDeviceGetAttribute", getattr(kinds, f"CU_DEVICE_ATTRIBUTE_{name}"), self._device))

@@ -2,157 +2,32 @@
 
     run = write inputs -> graph of all launches -> read outputs        all in the order of one stream
 
+External code runs on the host, between two graphs (runtime.gpu.loaded).
+
 Arrays of the GPU are read and written where they lie: the launches that touch them are given their addresses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 
-from renorm.core.dims import integer
 from renorm.core.errors import InvalidInput, InvalidTarget
 from renorm.core.lazy import cached_property
-from renorm.core.locks import Lock, Rank
 from renorm.runtime.arrays import Array, Slot, bind, bind_out
 from renorm.runtime.checks import judge
 from renorm.runtime.gpu import device as devices
 from renorm.runtime.gpu.arrays import Borrowed, DeviceArray, borrow, is_on_gpu
-from renorm.runtime.gpu.device import Call, Device
+from renorm.runtime.gpu.loaded import Loaded, Use
+from renorm.runtime.gpu.times import LaunchTime, timer
 from renorm.runtime.launches import ALIGNED, GPU
 from renorm.runtime.module import Module
-from renorm.runtime.program import Argument, Program, align
 from renorm.runtime.state import beyond
 from renorm.runtime.table import Recording
 
-PER_THREAD = 2  # the handle of the default stream of each thread: another one in each
 LEGACY = 1  # the handle of the default stream, which other libraries call 0
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where an argument of a launch is: in an input or output, by its number, and how far."""
-
-    call: int
-    position: int
-    kind: str
-    index: int
-    offset: int
-
-
-class _Loaded:
-    """A program in the memory of a device. Raises OutOfMemory, and gives back what it took."""
-
-    def __init__(self, device: Device, program: Program, objects: Sequence[bytes], weights: Sequence[Array]):
-        self.device, self.program = device, program
-        self._held = list[int]()
-        self._last, self._mark = 0, None  # the stream of the last run, and where that ends: its arena is used till then
-        self.lock = Lock(f"{program.name or 'a module'} on {device.name}", Rank.MAKING)
-        try:
-            self._load(objects, weights)
-        except BaseException:
-            self.close()
-            raise
-
-    def _load(self, objects: Sequence[bytes], weights: Sequence[Array]) -> None:
-        program = self.program
-        self.weights, self.arena = self._take(program.weight_bytes), self._take(program.arena_bytes)
-        at = self.weights
-        for part in weights:
-            self.device.write(at, part, 0)
-            at += part.nbytes
-        specs = [("input", i, s) for i, s in enumerate(program.inputs)]
-        specs += [("output", i, s) for i, s in enumerate(program.outputs)]
-        self._specs = {(kind, i): s for kind, i, s in specs}
-        self._staging = dict[tuple[str, int], int]()
-        self._libraries = [self.device.load(o) for o in objects]
-        self.names = list[str]()
-        self.calls = list[Call]()
-        self._places = list[_Place]()
-        for step in program.steps:
-            code = program.codes[step.code]
-            for launch in code.launches:
-                function = self.device.function(self._libraries[code.object], launch.function)
-                args = tuple(self._address(step.args[a], p) for p, a in enumerate(launch.args))
-                self.names.append(step.kernel)
-                x, y, z = launch.grid
-                i, j, k = launch.block
-                self.calls.append(Call(function, (x, y, z), (i, j, k), args, launch.shared))
-        self._bound = [list(c.args) for c in self.calls]
-        self._graph = None
-        self.device.wait(0)
-
-    def _address(self, a: Argument, position: int) -> int:
-        at, offset = integer(a.at), integer(a.offset)
-        if a.kind in ("input", "output"):
-            self._places.append(_Place(len(self.calls), position, a.kind, at, offset))
-            return 0  # known when a run begins
-        return {"weight": self.weights, "arena": self.arena}[a.kind] + at + offset
-
-    def _take(self, nbytes: int) -> int:
-        address = self.device.allocate(max(1, nbytes))
-        self._held.append(address)
-        return address
-
-    def staging(self, kind: str, i: int) -> int:
-        """Return memory for an input or output of the host, which is kept."""
-        if (kind, i) not in self._staging:
-            self._staging[kind, i] = self._take(align(self._specs[kind, i].nbytes))
-        return self._staging[kind, i]
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of weights, arena and staging."""
-        staged = sum(align(self._specs[key].nbytes) for key in list(self._staging))
-        return self.program.weight_bytes + self.program.arena_bytes + staged
-
-    def launch(self, bases: Mapping[tuple[str, int], int], stream: int) -> None:
-        """Begin all launches where inputs and outputs are at these addresses."""
-        graph, changed = self._graph, set[int]()
-        self._graph = None  # where this is interrupted, another one is made
-        for p in self._places:
-            address = bases[p.kind, p.index] + p.offset
-            if self._bound[p.call][p.position] != address:
-                self._bound[p.call][p.position] = address
-                changed.add(p.call)
-        if graph is None:
-            bound = zip(self.calls, self._bound)
-            graph = self.device.graph([replace(c, args=tuple(args)) for c, args in bound])
-        else:
-            for call in sorted(changed):
-                graph.update(call, self._bound[call])
-        self._graph = graph
-        graph.launch(stream)
-
-    def enter(self, stream: int) -> None:
-        """Have a stream wait for the run before, which uses the arena, where that is on another one."""
-        if self._mark is not None and (stream != self._last or stream == PER_THREAD):
-            self.device.after(self._mark, stream)
-
-    def leave(self, stream: int) -> None:
-        """Note that a run ends here."""
-        self._last, self._mark = stream, self.device.mark(self._mark, stream)
-
-    def single(self, i: int) -> Callable[[], None]:
-        """Return a function that begins one launch alone, on the addresses of the last run."""
-        call = self.calls[i]
-        graph = self.device.graph([replace(call, args=tuple(self._bound[i]))])
-        return lambda: graph.launch(0)
-
-    def close(self) -> None:
-        """Give back all memory of the device."""
-        graph = getattr(self, "_graph", None)
-        if graph is not None:
-            with suppress(Exception):  # the device may be lost
-                graph.close()
-        while self._held:
-            self.device.free(self._held.pop())
-
-    __del__ = close
 
 
 class GpuModule(Module):
@@ -170,29 +45,27 @@ class GpuModule(Module):
 
     def __init__(self, *args: Any, **named: Any):
         super().__init__(*args, **named)
-        self._loading = Lock(f"{self.name} on a GPU", Rank.MAKING)
-        self._in_memory: _Loaded | None = None
+        self._loading = Use(f"{self.name} on a GPU")
+        self._in_memory: Loaded | None = None
 
     @property
-    def _loaded(self) -> _Loaded:
+    def _loaded(self) -> Loaded:
         """What it has on the device, from the first run on."""
         if self._in_memory is None:
             with self._loading:
                 self._in_memory = self._in_memory or self._load()
         return self._in_memory
 
-    def _load(self) -> _Loaded:
+    def _load(self) -> Loaded:
         program = self.program
         if program.machine.arch != GPU:
             raise InvalidTarget(f"{self.name} holds no code for GPUs")
-        if self._externals:
-            raise InvalidTarget(f"{self.name}: code of other packages does not run among launches of a GPU")
         device = devices.device(program.machine.cpu, self.device_index)
         if device.arch != program.machine.cpu:
             do = f'compile with target="cuda -arch={device.arch}"'
             facts = [f"cuda({self.device_index}) is {device.name}, {device.arch}", f"expected {program.machine.cpu}"]
             raise InvalidTarget(f"{self.name} was compiled for another GPU", facts, do)
-        return _Loaded(device, program, self._objects, self._weights.arrays)
+        return Loaded(device, program, self._objects, self._weights.arrays, self._external_entries())
 
     @cached_property
     def _slots(self) -> tuple[list[Slot], list[Slot]]:
@@ -220,8 +93,10 @@ class GpuModule(Module):
         args, named: as for Module.run, in memory of the host, or of this GPU by __dlpack__ (these C-contiguous). out:
         likewise, one array per output or None. Without it results are arrays of the host, and, where an input is on the
         GPU, DeviceArrays. stream: a handle of the driver (torch.cuda.current_stream().cuda_stream): the run is in its
-        order, and where all arrays are on the GPU `run` returns before it is done; None: it returns when all is done.
-        Raises InvalidInput, InvalidTarget without a GPU, OutOfMemory.
+        order, and where all arrays are on the GPU `run` returns before it is done, with external code when the last of
+        that is done; None: it returns when all is done.
+        Raises InvalidInput, InvalidTarget without a GPU, OutOfMemory, and UserCodeError where external code fails:
+        nothing of the run goes on then. External code runs other modules, not the one that called it.
         """
         if timeout is not None:
             raise InvalidInput(f"{self.name}: a run on a GPU has no time limit", [f"timeout={timeout!r}"])
@@ -236,7 +111,7 @@ class GpuModule(Module):
     __call__ = run
 
     def _run_in_order(
-        self, loaded: _Loaded, args: Sequence[Any], named: Mapping[str, Any], out: Any, stream: int, is_awaited: bool
+        self, loaded: Loaded, args: Sequence[Any], named: Mapping[str, Any], out: Any, stream: int, is_awaited: bool
     ) -> list[Any]:
         device, states = loaded.device, self.program.states
         loaded.enter(stream)
@@ -264,7 +139,7 @@ class GpuModule(Module):
 
     def _begin(
         self,
-        loaded: _Loaded,
+        loaded: Loaded,
         held: Sequence[Array | Borrowed],
         results: Sequence[Array | Borrowed | DeviceArray],
         stream: int,
@@ -358,7 +233,7 @@ class GpuModule(Module):
                 found.append(Slot(spec).allocate())
         return [*found, *after]
 
-    def _written(self, loaded: _Loaded, i: int, x: Array | Borrowed, stream: int) -> int:
+    def _written(self, loaded: Loaded, i: int, x: Array | Borrowed, stream: int) -> int:
         """Return where the device has an input."""
         if isinstance(x, Borrowed):
             if x.address % ALIGNED == 0 or not x.nbytes:
@@ -373,7 +248,7 @@ class GpuModule(Module):
 
     def _copied_out(
         self,
-        loaded: _Loaded,
+        loaded: Loaded,
         results: Sequence[Array | Borrowed | DeviceArray],
         bases: Mapping[tuple[str, int], int],
         stream: int,
@@ -402,17 +277,17 @@ class GpuModule(Module):
 
     def kernel_times(self, /, *args: Any, repeats: int = 10, **named: Any) -> list[tuple[str, float]]:
         """Return the seconds of each launch by itself, the median of `repeats`, by the name of its kernel, after a run
-        on these inputs. Needs a device that tells time."""
+        on these inputs; of external code in runs, with its copies. Needs a device that tells time."""
+        return [(t.kernel, t.median) for t in self.launch_times(*args, repeats=repeats, **named)[0]]
+
+    def launch_times(self, /, *args: Any, repeats: int = 10, **named: Any) -> tuple[list[LaunchTime], list[float]]:
+        """Return what `kernel_times` measures, with all there is to know of launches; and the seconds of runs from the
+        first launch to the end of the last one. Raises InvalidTarget where the device tells no times."""
         loaded = self._loaded
-        time = getattr(loaded.device, "time", None)
-        if time is None:
-            raise InvalidTarget(f"{loaded.device.name} tells no times of launches")
+        timer(loaded.device)
         with loaded.lock:
             results = self._run_in_order(loaded, args, named, None, 0, True)
-            found = list[tuple[str, float]]()
-            for i, name in enumerate(loaded.names):
-                spent = sorted(time(loaded.single(i), repeats))
-                found.append((name, spent[len(spent) // 2]))
+            found = loaded.times(repeats), loaded.whole(repeats)
             del results  # to which the launches wrote
             return found
 
