@@ -13,10 +13,12 @@ import pytest
 from tests.codegen.native import program
 
 from renorm.codegen.llvm import assembly, compile_kernel, machine, structure
+from renorm.core.dtypes import STORED
 from renorm.core.errors import InternalError, InvalidLoops, InvalidTarget
 from renorm.core.target import Target
 from renorm.expr.nodes import (
     INTRINSICS,
+    OF_BITS,
     Binary,
     Broadcast,
     Call,
@@ -58,7 +60,7 @@ def everything(dtype: str, lanes: int) -> Kernel:
     stores: list[Store] = []
     params = [x]
     for name, arity in INTRINSICS.items():
-        if name in ("if_then_else", "popcount"):
+        if name == "if_then_else" or name in OF_BITS:
             continue
         value = Call(name, [a] * arity)
         params.append(Buffer(name, value.dtype, 4096))
@@ -66,7 +68,7 @@ def everything(dtype: str, lanes: int) -> Kernel:
     for op in ("+", "-", "*", "/", "//", "%", "min", "max", "pow"):
         params.append(Buffer(f"op{len(params)}", dtype, 4096))
         stores.append(Store(params[-1], index, Binary(op, a, a)))
-    for other in ("float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "uint64", "bool"):
+    for other in ("float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "uint64", "bool", *STORED):
         params.append(Buffer(f"cast_{other}", other, 4096))
         stores.append(Store(params[-1], index, cast(other, a)))
         params.append(Buffer(f"back_{other}", dtype, 4096))

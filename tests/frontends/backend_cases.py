@@ -17,7 +17,8 @@ from onnx.backend.test import loader
 
 import renorm.ops  # noqa: F401 (fills the registry)
 from renorm.core.errors import UnsupportedOp
-from renorm.frontends.onnx.model import is_newer, standard_domain
+from renorm.frontends.onnx.bodies import has_body
+from renorm.frontends.onnx.model import is_newer, op_key, standard_domain
 from renorm.frontends.onnx.tensors import dtype_name
 from renorm.graph import registry
 
@@ -25,6 +26,7 @@ from renorm.graph import registry
 @dataclass(frozen=True)
 class Case:
     name: str
+    kind: str  # "node": a case of one op
     model: onnx.ModelProto
     sets: list[tuple[list[Any], list[Any]]]
     rtol: float
@@ -66,15 +68,20 @@ def _computed() -> list[Case]:
 
 
 def is_defined(model: onnx.ModelProto) -> bool:
-    """Whether renorm has an op for every node of the model, and inputs and outputs are tensors of its dtypes."""
-    opset = {standard_domain(o.domain): o.version for o in model.opset_import}.get("", 1)
+    """Whether renorm has an op for every node of the model, or ONNX a body, and inputs and outputs are tensors of its
+    dtypes."""
+    opsets = {standard_domain(o.domain): o.version for o in model.opset_import}
     values = (*model.graph.input, *model.graph.output)
+    nodes: list[Any] = [*model.graph.node]  # onnx's nodes have the fields of renorm's
     return all(_is_tensor(v.type) for v in values) and all(
-        not standard_domain(n.domain)
-        and not is_newer(n, opset)  # pyright: ignore[reportArgumentType]  # onnx's nodes have the same fields
-        and (n.op_type == "Constant" or registry.find_onnx(n.op_type, opset) is not None)
-        for n in model.graph.node
+        n.op_type == "Constant" or _is_read(n, standard_domain(n.domain), opsets) for n in nodes
     )
+
+
+def _is_read(node: Any, domain: str, opsets: dict[str, int]) -> bool:
+    opset = opsets.get(domain, 1)
+    is_known = registry.find_onnx(op_key(domain, node.op_type), opset) is not None and not is_newer(node, opset)
+    return is_known or has_body(node, domain, opset)
 
 
 def _is_tensor(kind: onnx.TypeProto) -> bool:
@@ -107,9 +114,9 @@ def with_constants(case: Case, inputs: list[Any]) -> tuple[onnx.ModelProto, dict
     static: set[str] = set()
     for n in model.graph.node:
         op = registry.find_onnx(n.op_type, opset)
-        if op is not None:
+        if op is not None and hasattr(op, "signature"):
             static |= {name for name, p in zip(n.input, op.parsed.operands) if p.is_static}
-            static |= {name for name in n.input[1:] if _is_list(given.get(name))}
+        static |= {name for name in n.input[1:] if _is_list(given.get(name))}
     for name in static & set(given):
         model.graph.initializer.append(numpy_helper.from_array(np.asarray(given.pop(name)), name))
     return model, given
@@ -118,13 +125,13 @@ def with_constants(case: Case, inputs: list[Any]) -> tuple[onnx.ModelProto, dict
 def _loaded(case: Any) -> Case:
     if case.model is not None:
         sets = [([_array(a) for a in given], [_array(a) for a in expected]) for given, expected in case.data_sets]
-        return Case(case.name, case.model, sets, case.rtol, case.atol)
+        return Case(case.name, case.kind, case.model, sets, case.rtol, case.atol)
     directory = Path(case.model_dir)
     model = onnx.load(directory / "model.onnx")
     sets: list[tuple[list[Any], list[Any]]] = []
     for data in sorted(directory.glob("test_data_set_*")):
         sets.append((_arrays(data, "input", model.graph.input), _arrays(data, "output", model.graph.output)))
-    return Case(case.name, model, sets, case.rtol, case.atol)
+    return Case(case.name, case.kind, model, sets, case.rtol, case.atol)
 
 
 def _array(value: Any) -> Any:

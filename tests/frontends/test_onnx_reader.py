@@ -23,6 +23,7 @@ import renorm
 from renorm import Limits, frontends
 from renorm.core.dims import Sym
 from renorm.core.errors import InvalidModel, LimitExceeded, RenormError, UnsupportedOp, UserCodeError
+from renorm.core.stated import Undecided
 from renorm.frontends.onnx import reader
 from renorm.graph import interpret, registry
 from renorm.graph.op import OpDef
@@ -258,33 +259,26 @@ def test_damaged_bytes_raise_nothing_but_errors_of_renorm(data: st.DataObject) -
 
 
 def test_unsupported_ops_are_named_at_once(tmp_path: Path) -> None:
-    body = """decoder (float[1, N, 128] x) => (float[1, N, 128] y, int64[K] k) {
+    body = """detector (float[1, 8, 9, 9] x, float[N, 5] r) => (float[N, 8, 2, 2] y, int64[K] k) {
         [enc] a = Relu(x)
-        [gru_1] h_seq, h = GRU <hidden_size = 128> (a, w, r)
-        [gru_2] g_seq, g = GRU <hidden_size = 128> (a, w, r)
-        s = Squeeze(h_seq, axis)
-        [add_3] y = Add(s, a)
+        [pool_1] p = MaxRoiPool <pooled_shape = [2, 2]> (a, r)
+        [pool_2] q = MaxRoiPool <pooled_shape = [2, 2]> (x, r)
+        [add_3] y = Add(p, q)
         k = Shuffle(y)
     }"""
-    m = model(
-        body,
-        w=np.zeros((1, 384, 128), np.float32),
-        r=np.zeros((1, 384, 128), np.float32),
-        axis=np.array([1], np.int64),
-    )
+    m = model(body)
     m.opset_import.append(helper.make_opsetid("com.acme", 2))
     m.graph.node[-1].domain = "com.acme"
-    path = tmp_path / "decoder.onnx"
+    path = tmp_path / "detector.onnx"
     path.write_bytes(m.SerializeToString())
     with pytest.raises(UnsupportedOp) as raised:
         frontends.read(path)
     assert str(raised.value) == (
-        "decoder.onnx: node 'gru_1' is GRU (ai.onnx 17), which renorm does not define\n"
-        "  result  h_seq f32[1, 1, N, 128], read by 'Squeeze_3'\n"
-        "  result  h f32[1, N, 128], read by nobody\n"
-        "  1 more node is GRU\n"
+        "detector.onnx: node 'pool_1' is MaxRoiPool (ai.onnx 17), which renorm does not define\n"
+        "  result  p f32[N, 8, 2, 2], read by 'add_3'\n"
+        "  1 more node is MaxRoiPool\n"
         "  also missing in this model: Shuffle (com.acme) (1 node)\n"
-        "  do: export with the loop unrolled, or add an op file (docs/adding-an-op.md)"
+        "  do: export without it, or add an op file (docs/adding-an-op.md)"
     )
 
 
@@ -385,14 +379,16 @@ def test_nodes_that_lack_what_they_need(node: onnx.NodeProto, why: str) -> None:
         frontends.read(m)
 
 
-def test_an_if_that_is_decided_at_run_time_is_refused() -> None:
+def test_an_if_that_an_input_decides_names_it() -> None:
     body = """g (bool c, float[2] x) => (float[2] y) {
         y = If (c) <
             then_branch = t () => (float[2] p) { p = Relu(x) }, else_branch = e () => (float[2] r) { r = Neg(x) }
         >
     }"""
-    with pytest.raises(UnsupportedOp, match=r"the condition 'c' of If is computed when the network runs"):
+    with pytest.raises(Undecided, match=r"the condition 'c' of If is computed when the network runs") as raised:
         frontends.read(model(body))
+    assert raised.value.by == ("c",)
+    assert [v.name for v in raised.value.declared] == ["c", "x"]
 
 
 def test_ops_of_a_domain_of_the_users_own() -> None:

@@ -15,6 +15,7 @@ from renorm.core.dims import Sym, bounds
 from renorm.driver.compare import compare
 from renorm.driver.compile import analyze
 from renorm.frontends import read
+from renorm.frontends.diagnosis import ASSUMPTIONS
 from renorm.graph import interpret
 from renorm.graph.ir import Graph
 
@@ -62,9 +63,12 @@ def test_an_input_decides_a_branch(rate: int, expected: Any) -> None:
     np.testing.assert_allclose(m.run(X[0])[0], expected(X[0]), rtol=1e-6)
 
 
-def test_without_it_the_error_says_what_to_do() -> None:
-    with pytest.raises(renorm.errors.UnsupportedOp, match="inputs="):
-        renorm.compile(choice())
+def test_without_it_each_call_decides() -> None:
+    with pytest.raises(renorm.errors.OperandError, match="inputs="):
+        read(choice())
+    m = renorm.compile(choice())
+    for rate, expected in ((16000, np.exp), (8000, np.negative), (16000, np.exp)):
+        np.testing.assert_allclose(m.run(x=X[0], rate=np.array(rate))[0], expected(X[0]), rtol=1e-6)
 
 
 def test_an_extent_decides_a_branch() -> None:
@@ -77,8 +81,9 @@ def test_an_extent_decides_a_branch() -> None:
     made = model(nodes, {"x": (FLOAT, ["N"])}, {"first": np.int64(0), "few": np.int64(4)})
     for extent, op in ((3, "neg"), (7, "exp"), ("..4", "neg"), ("n:5..", "exp"), ("5*n:5..", "exp")):
         assert [n.op.name for n in read(made, shapes={"x": [extent]}).nodes if n.op.name in ("neg", "exp")] == [op]
-    with pytest.raises(renorm.errors.UnsupportedOp):
-        read(made, shapes={"x": ["..5"]})
+    undecided = read(made, shapes={"x": ["..5"]})
+    assert {"neg", "exp", "where"} <= {n.op.name for n in undecided.nodes}
+    assert any("both branches" in a for a in undecided.metadata[ASSUMPTIONS])
 
 
 SHAPES: dict[str, tuple[list[Any], Any, Any]] = {

@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.ops.nodes import model, read
 from tests.ops.one_node import OneNode
 from tests.random_numbers import RNG
 
 import renorm
 from renorm import ops, targets
 from renorm.codegen.llvm import assembly, compile_kernel
-from renorm.core.errors import OperandError
 from renorm.graph.ir import Graph
 from renorm.graph.op import Sample
 from renorm.graph.types import f32
@@ -131,17 +129,3 @@ def test_scores_that_differ_by_more_than_exponentials_can_hold() -> None:
     q, k, v = 200 * normal(1, 1, 40, 16), normal(1, 1, 50, 16), normal(1, 1, 50, 16)
     y = attended(q, k, v, scale=1.0)
     np.testing.assert_allclose(y, expected(q, k, v, None, 1.0), rtol=0, atol=2e-4)
-
-
-@pytest.mark.parametrize(
-    ("said", "because"),
-    [
-        ({"softcap": 2.0}, "softcap = 2.0 is not read"),
-        ({"left_window_size": 3, "is_causal": 1}, "left_window_size = 3 is not read"),
-        ({"qk_matmul_output_mode": 1}, "qk_matmul_output_mode = 1 is not read"),
-    ],
-)
-def test_what_attention_of_files_may_not_ask_for(said: dict[str, Any], because: str) -> None:
-    operands = dict(zip("qkv", (normal(1, 2, 5, 4) for _ in range(3))))
-    with pytest.raises(OperandError, match=because):
-        read(model("Attention", 25, operands, **said))

@@ -13,7 +13,6 @@ from tests.ops.nodes import by_loops, by_onnxruntime, by_reference, by_renorm, m
 import renorm
 from renorm import ops
 from renorm.core.dims import Sym
-from renorm.core.errors import RenormError
 from renorm.driver.module import CompiledModule
 from renorm.graph.ir import Graph
 from renorm.ops.average_pool import AveragePool
@@ -117,12 +116,13 @@ def test_maximum_of_nan_is_nan() -> None:
     np.testing.assert_array_equal(by_loops(GlobalMaxPool, x), [[[np.nan]]])
 
 
-def test_positions_of_maxima_are_refused_only_where_they_are_read() -> None:
+def test_positions_of_maxima_are_computed_only_where_they_are_read() -> None:
     operands = {"x": normal(np.random.default_rng(0), 1, 1, 4, 4)}
     listed = model("MaxPool", 12, operands, ("y", "where"), read=("y",), kernel_shape=[2, 2], storage_order=1)
     assert by_renorm(listed, operands)[0].shape == (1, 1, 3, 3)
-    with pytest.raises(RenormError, match="positions of the maxima"):
-        read(model("MaxPool", 12, operands, ("y", "where"), kernel_shape=[2, 2]))
+    assert [node.op.name for node in read(listed).nodes] == ["max_pool"]
+    both = read(model("MaxPool", 12, operands, ("y", "where"), kernel_shape=[2, 2]))
+    assert [node.op.name for node in both.nodes] == ["max_pool", "max_pool_positions"]
 
 
 def test_extents_may_be_symbols() -> None:

@@ -57,10 +57,16 @@ MAXIMA = {"arg_max", "arg_min", "global_max_pool", "max_pool", "reduce_max", "re
 NORMS = {"batch_norm", "instance_norm", "layer_norm", "group_norm", "rms_norm"}
 # ops, for which of their samples, and in what ONNX Runtime differs
 DIFFERENT: list[tuple[set[str], Callable[[OneNode], bool], str]] = [
-    (MAXIMA | {"thresholded_relu"}, has_nan, "gives a number where an operand is NaN"),
+    (
+        MAXIMA | {"hardmax", "scatter_elements", "scatter_nd", "thresholded_relu"},
+        has_nan,
+        "gives a number where an operand is NaN",
+    ),
     (NORMS, is_ill_conditioned, "loses the digits of a small variance"),
     ({"shrink"}, is_double, "computes with float32"),
     ({"reduce_mean"}, lambda case: any(a.size == 0 for a in case.arrays), "gives 0 for the mean of nothing"),
+    ({"gru", "lstm", "rnn"}, lambda case: any(a.size == 0 for a in case.arrays), "ends the process"),
+    ({"random_normal_like", "random_uniform_like"}, lambda case: True, "draws others"),
     ({"cast"}, is_beyond_integers, "gives what the processor does of floats that no integer of the dtype is near"),
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.gpu import lanes
 
 from renorm.core.errors import InvalidInput, InvalidLoops
 from renorm.tir import arithmetic
@@ -242,10 +244,149 @@ def test_threads_beyond_the_extent_of_a_loop_leave_it_out() -> None:
 
 
 def test_every_intrinsic_has_a_meaning() -> None:
-    from renorm.expr.nodes import INTRINSICS
+    from renorm.expr.nodes import INTRINSICS, OF_BITS
 
     for name, arity in INTRINSICS.items():
-        template = arithmetic.call(name, "int32" if name == "popcount" else "float32")
+        template = arithmetic.call(name, "int32" if name in OF_BITS else "float32")
         function = template.split("(")[0]
         assert function in arithmetic.FUNCTIONS, name
         assert template.count("{}") == arity
+
+
+def test_barriers_order_accesses_in_every_order_of_threads() -> None:
+    for order in range(6):
+        x, y = x_and_y()
+        run(parse(f"kernel k(X: float32[8], Y: float32[8]) -> (Y) {{\n{REVERSE}\n}}"), [x, y], order=order)
+        np.testing.assert_array_equal(y, [5, 104, 203, 302, 409, 508, 607, 706])
+
+
+def test_a_seed_is_an_order_of_blocks_and_threads() -> None:
+    """Which shows where nobody looks for races: the last one to write has it."""
+    body = """
+    // attr [iter_var(b, , blockIdx.x)] thread_extent = 4
+    // attr [iter_var(t, , threadIdx.x)] thread_extent = 8
+    { Y[b] = float32(t) Y[7] = float32(b) }"""
+    kernel, found = parse(f"kernel k(X: float32[8], Y: float32[8]) -> (Y) {{ {body} }}"), list[list[float]]()
+    for order in (0, 0, *range(1, 30), 1):
+        x, y = x_and_y()
+        run(kernel, [x, y], order=order, races=False)
+        found.append(y.tolist())
+    assert found[0] == found[1] == [7, 0, 7, 0, 0, 0, 0, 3]
+    assert found[2] == found[-1]
+    assert {y[0] for y in found} == set(range(8))
+    assert {y[7] for y in found} == set(range(4))
+
+
+every_runner = pytest.mark.parametrize(
+    "runner", [*(partial(run, order=i) for i in range(4)), lanes.run], ids=["0", "1", "2", "3", "lanes"]
+)
+STEPS = """
+// attr [iter_var(b, , blockIdx.x)] thread_extent = 2
+// attr [iter_var(t, , threadIdx.x)] thread_extent = 4
+// attr [S] storage_scope = "shared"
+allocate S[float32 * 8]
+{
+  %s
+}"""
+
+
+@every_runner
+@pytest.mark.parametrize(
+    ("body", "which", "at"),
+    [
+        # two threads of a block, in one phase
+        (
+            "S[t] = 0f barrier(shared) S[t] = X[t] Y[b*4 + t] = S[3 - t]",
+            r"(reads|writes) S\[\d\], which .* that block (wrote|read)",
+            "b = .*, t = ",
+        ),
+        ("S[0] = X[t]", r"writes S\[0\], which thread \(\d, 0, 0\) of that block wrote", "t = "),
+        ("S[t//2] = 1f", r"writes S\[[01]\], which thread .* wrote", "t = "),
+        ("S[t] = 1f barrier(shared) Y[b] = S[t]", r"writes Y\[[01]\], which .* that block wrote", "t = "),
+        # what all read before one writes
+        ("S[t] = 1f barrier(shared) Y[b*4 + t] = S[0] if (t == 2) { S[0] = 2f }", r"(reads|writes) S\[0\]", "t = "),
+        (
+            "S[t] = 1f barrier(shared) for (i, 0, 3) { if (t == i) { S[3] = S[i] } }",
+            r"writes S\[3\], which .* wrote",
+            r"b = \d, t = \d, i = \d",
+        ),
+        # lanes of vectors
+        ("S[ramp(t, 1, 2)] = x2(1f)", r"writes S\[[1-3]\], which .* wrote", "t = "),
+        ("S[t] = 1f Y[ramp(0, 1, 2)] = S[ramp(t, 0, 2)]", r"writes Y\[[01]\], which", "t = "),
+        ("S[t + 4] = 1f barrier(shared) S[t] = 1f if (t < 3) { S[6] = 0f } S[7] = S[7]", r"writes S\[6\]", "t = "),
+        # two blocks, whatever barriers there are
+        ("Y[t] = 1f barrier(shared)", r"writes Y\[\d\], which thread .* of block \([01], 0, 0\) wrote", "b = "),
+        (
+            "barrier(shared) Y[t + b] = 1f barrier(shared)",
+            r"writes Y\[\d\], which .* of block \([01], 0, 0\) wrote",
+            "b",
+        ),
+        (
+            "if (b == 0) { Y[t] = 1f } else { if (t == 3) { Y[7] = Y[2] } }",
+            r"(reads|writes) Y\[2\], which thread .* of block \([01], 0, 0\) (wrote|read)",
+            "b = ",
+        ),
+    ],
+)
+def test_a_race_is_found_in_every_order(body: str, which: str, at: str, runner: Any) -> None:
+    kernel = parse(f"kernel k(X: float32[8], Y: float32[8]) -> (Y) {{\n{STEPS % body}\n}}")
+    with pytest.raises(InvalidLoops, match=rf"(?s)kernel k: a race: thread .* of block .* {which}.*\n  at .*{at}"):
+        runner(kernel, list(x_and_y()))
+    run(kernel, list(x_and_y()), races=False)
+
+
+@every_runner
+@pytest.mark.parametrize(
+    "body",
+    [
+        "Y[b*4 + t] = X[0] + X[t]",  # who only reads never races
+        "S[t] = X[t] S[t] = S[t] + 1f Y[b*4 + t] = S[t]",
+        "S[t] = X[t] barrier(shared) Y[b*4 + t] = S[3 - t] + S[0]",
+        "S[t] = X[t] barrier(shared) Y[b*4 + t] = S[3 - t] barrier(shared) S[3 - t] = Y[b*4 + t]",
+        "for (k, 0, 3) { S[t] = X[t + k] barrier(shared) Y[b*4 + t] = S[3 - t] + S[k] barrier(shared) }",
+        "if (t == 0) { S[0] = X[b] } barrier(shared) Y[b*4 + t] = S[0]",
+    ],
+)
+def test_what_is_ordered_does_not_race(body: str, runner: Any) -> None:
+    runner(parse(f"kernel k(X: float32[8], Y: float32[8]) -> (Y) {{\n{STEPS % body}\n}}"), list(x_and_y()))
+
+
+def test_launches_are_ordered() -> None:
+    x, y = x_and_y()
+    program(
+        """
+        allocate T[float32 * 8]
+        {
+          // attr [iter_var(b, , blockIdx.x)] thread_extent = 8
+          T[b] = X[b]
+        }
+        // attr [iter_var(t, , threadIdx.x)] thread_extent = 8
+        Y[t] = T[7 - t]
+        """,
+        x,
+        y,
+    )
+    np.testing.assert_array_equal(y, x[::-1])
+
+
+def test_rounds_around_blocks_are_one_launch() -> None:
+    """CUDA C has the loop in the kernel: nothing orders the blocks of one round with those of the next."""
+    with pytest.raises(InvalidLoops, match=r"thread \(0, 0, 0\) of block \(1, 0, 0\) .* of block \(0, 0, 0\)"):
+        program(
+            """
+            for (k, 0, 3) {
+              // attr [iter_var(b, , blockIdx.x)] thread_extent = 2
+              Y[(b + k) % 2] = X[k]
+            }
+            """,
+            *x_and_y(),
+        )
+
+
+def test_the_same_memory_is_the_same_buffer() -> None:
+    x, _ = x_and_y()
+    in_place = "// attr [iter_var(t, , threadIdx.x)] thread_extent = 8\nY[%s] = X[t]*2f"
+    program(in_place % "t", x, x)
+    np.testing.assert_array_equal(x, 2 * np.arange(8))
+    with pytest.raises(InvalidLoops, match=r"a race: thread .* (reads|writes) X\[\d\], which thread"):
+        program(in_place % "7 - t", x, x)

@@ -197,6 +197,8 @@ def type_of(array: Array) -> str:
 
 def _is_counted(array: Array) -> bool:
     """Return whether elements are integers or truths, whose differences are not relative to anything."""
+    if array.dtype.kind == "V":  # of ml_dtypes
+        return dtypes.is_int(dtypes.from_numpy(array.dtype))
     return array.dtype.kind in "iub"
 
 

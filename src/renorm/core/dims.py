@@ -18,7 +18,7 @@ from operator import add, floordiv, index, mod, mul, sub
 from typing import Any, SupportsIndex, Union
 
 from renorm.core.algebra import Algebra
-from renorm.core.errors import OperandError
+from renorm.core.errors import OperandError, UntoldOperand
 from renorm.core.linear import Form
 from renorm.core.spans import Span, span_of
 
@@ -394,8 +394,8 @@ def format_shape(shape: Iterable[Dim]) -> str:
 
 
 def number(element: Any, what: str) -> int:
-    """Return a known element as an integer. OperandError where it is an extent, which is not known yet."""
+    """Return a known element as an integer. UntoldOperand where it is an extent, which is not known yet."""
     if isinstance(element, Sym):
         do = f"give the inputs that {element} depends on (inputs=, shapes=)"
-        raise OperandError(f"{what} {element} is computed when the network runs", do=do)
+        raise UntoldOperand(f"{what} {element} is computed when the network runs", do=do, operand=element)
     return int(element)

@@ -32,11 +32,64 @@ _TABLE = [
     DType("uint16", "u16", 16, "uint"),
     DType("uint8", "u8", 8, "uint"),
     DType("bool", "bool", 8, "bool"),  # one byte in memory, one bit in a register
+    # what follows is storage, see STORED
+    DType("float8e4m3fn", "f8e4m3fn", 8, "float"),
+    DType("float8e4m3fnuz", "f8e4m3fnuz", 8, "float"),
+    DType("float8e5m2", "f8e5m2", 8, "float"),
+    DType("float8e5m2fnuz", "f8e5m2fnuz", 8, "float"),
+    DType("float4e2m1", "f4e2m1", 4, "float"),
+    DType("int4", "i4", 4, "int"),
+    DType("int2", "i2", 2, "int"),
+    DType("uint4", "u4", 4, "uint"),
+    DType("uint2", "u2", 2, "uint"),
 ]
 BY_NAME = {d.name: d for d in _TABLE}
 BY_SHORT = {d.short: d for d in _TABLE}
 ALIASES = {"float": "float32", "int": "int32", "uint": "uint32"}  # as TVM reads them
 _BY_SPELLING = BY_SHORT | BY_NAME | {alias: BY_NAME[name] for alias, name in ALIASES.items()}
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a float of at most 8 bits is written: a sign, an exponent and `digits` of the number, from the highest bit
+    on; codes are these bits as a number.
+
+    bias: of the exponent. sign: its bit. most: code of the greatest number. beyond: of what is beyond it. nan: of NaN.
+    has_one_zero: whether there is no negative zero, whose code is NaN's.
+    """
+
+    digits: int
+    bias: int
+    sign: int
+    most: int
+    beyond: int
+    nan: int
+    has_one_zero: bool = False
+
+    @property
+    def smallest(self) -> float:
+        """The smallest positive number, and the distance of numbers below `normal`."""
+        return 2.0 ** (1 - self.bias - self.digits)
+
+    @property
+    def normal(self) -> float:
+        """The smallest number with all digits."""
+        return 2.0 ** (1 - self.bias)
+
+    @property
+    def greatest(self) -> float:
+        exponent, digits = self.most >> self.digits, self.most & ((1 << self.digits) - 1)
+        return (1 + digits * 2.0**-self.digits) * 2.0 ** (exponent - self.bias)
+
+
+# Sources: OCP 8-bit Floating Point Specification; OCP Microscaling Formats Specification (e2m1); ONNX, Cast (fnuz)
+FORMATS = {
+    "float8e4m3fn": Format(3, 7, 0x80, most=0x7E, beyond=0x7F, nan=0x7F),
+    "float8e4m3fnuz": Format(3, 8, 0x80, most=0x7F, beyond=0x80, nan=0x80, has_one_zero=True),
+    "float8e5m2": Format(2, 15, 0x80, most=0x7B, beyond=0x7C, nan=0x7E),
+    "float8e5m2fnuz": Format(2, 16, 0x80, most=0x7F, beyond=0x80, nan=0x80, has_one_zero=True),
+    "float4e2m1": Format(1, 1, 0x8, most=0x7, beyond=0x7, nan=0x8),  # saturates, and of NaN makes a zero
+}
 
 PRECISIONS = ("fast", "exact", "bfloat16")
 """How a network of float32 may be computed, as `renorm.compile` takes it."""
@@ -44,6 +97,21 @@ FLOATS = ("float32", "float64", "float16", "bfloat16")
 INTS = ("int32", "int64", "int8", "int16", "uint8", "uint16", "uint32", "uint64")
 NUMBERS = FLOATS + INTS
 ALL = (*NUMBERS, "bool")
+_OF_ML_DTYPES = {
+    "bfloat16": "bfloat16", "float8e4m3fn": "float8_e4m3fn", "float8e4m3fnuz": "float8_e4m3fnuz",
+    "float8e5m2": "float8_e5m2", "float8e5m2fnuz": "float8_e5m2fnuz", "float4e2m1": "float4_e2m1fn", "int4": "int4",
+    "int2": "int2", "uint4": "uint4", "uint2": "uint2",
+}  # fmt: skip
+_OWN_NAMES = {theirs: name for name, theirs in _OF_ML_DTYPES.items()}
+STORED = tuple(name for name in _OF_ML_DTYPES if name != "bfloat16")
+"""What is stored and moved, and cast for anything else: of at most 8 bits, each element in a byte of its own, whose
+lowest bits it is."""
+_STORED = frozenset(STORED)
+_WIDER = {"float16": "float32", "bfloat16": "float32"} | {
+    name: {"float": "float32", "int": "int8", "uint": "uint8"}[BY_NAME[name].kind] for name in STORED
+}
+MOVED = (*ALL, *STORED)
+"""What elements may be that an op takes from one place to another."""
 
 
 def lookup(name: object) -> DType:
@@ -51,7 +119,8 @@ def lookup(name: object) -> DType:
     if isinstance(name, str):
         found = _BY_SPELLING.get(name)
     elif isinstance(name, np.dtype) or (isinstance(name, type) and issubclass(name, np.generic)):
-        found = BY_NAME.get(np.dtype(name).name)
+        theirs = np.dtype(name).name
+        found = BY_NAME.get(_OWN_NAMES.get(theirs, theirs))
     else:
         found = None
     if found is None:
@@ -74,34 +143,45 @@ def short(name: str) -> str:
 def unit_roundoff(name: str) -> float:
     """Return the largest relative error of rounding to a floating dtype; half the distance from 1 to the next
     number."""
-    return {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[lookup(name).name]
+    digits = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+    full = lookup(name).name
+    return 2.0 ** -(digits.get(full) or FORMATS[full].digits + 1)
 
 
 def smallest_number(name: str) -> float:
     """Return the smallest positive number of a floating dtype; below 2 / unit_roundoff of them, numbers have fewer
     digits."""
-    return {"float64": 2.0**-1074, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}[lookup(name).name]
+    exponents = {"float64": -1074, "float32": -149, "float16": -24, "bfloat16": -133}
+    full = lookup(name).name
+    return 2.0 ** exponents[full] if full in exponents else FORMATS[full].smallest
 
 
 def itemsize(name: str) -> int:
     """Bytes of one element in memory."""
-    return lookup(name).bits // 8
+    return (lookup(name).bits + 7) // 8
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return the NumPy dtype; bfloat16 is the one of ml_dtypes."""
-    if name == "bfloat16":
-        import ml_dtypes  # only who meets bfloat16 pays for it
+    """Return the NumPy dtype; of those that NumPy does not have, the one of ml_dtypes."""
+    full = lookup(name).name
+    if full in _OF_ML_DTYPES:
+        import ml_dtypes  # only who meets such a dtype pays for it
 
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(lookup(name).name)
+        return np.dtype(getattr(ml_dtypes, _OF_ML_DTYPES[full]))
+    return np.dtype(full)
 
 
 def from_numpy(dtype: Any) -> str:
     """Return the name of a NumPy dtype; raises InvalidExpression for one that has no counterpart."""
-    return lookup(np.dtype(dtype).name).name
+    theirs = np.dtype(dtype).name
+    return lookup(_OWN_NAMES.get(theirs, theirs)).name
 
 
 def compute_dtype(name: str) -> str:
-    """Return the dtype that arithmetic runs in: 16-bit floats are storage only, and widen to float32."""
-    return "float32" if name in ("float16", "bfloat16") else name
+    """Return the dtype that arithmetic runs in: what is storage only widens to float32, int8 or uint8."""
+    return _WIDER.get(name, name)
+
+
+def is_stored(name: str) -> bool:
+    """Return whether a dtype is one of STORED."""
+    return name in _STORED

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from copy import copy
 from typing import Self
 
 __all__ = [
     "AbsentName", "Cancelled", "InternalError", "InvalidArtifact", "InvalidExpression", "InvalidGraph",
     "InvalidInput", "InvalidLoops", "InvalidModel", "InvalidSchedule", "InvalidTarget", "LimitExceeded",
     "OperandError", "OutOfMemory", "ParseError", "ReentrancyError", "RenormError", "StatisticsWarning",
-    "SynchronizationError", "TimeLimit", "UnsupportedOp", "UserCodeError", "VerificationError",
+    "SynchronizationError", "TimeLimit", "UnsupportedOp", "UntoldOperand", "UserCodeError", "VerificationError",
 ]  # fmt: skip
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
@@ -37,7 +38,9 @@ class RenormError(Exception):
 
     def within(self, place: str) -> Self:
         """Return the same error, with `place` before its headline."""
-        return type(self)(f"{place}: {self.headline}", self.facts, self.do)
+        made = copy(self)
+        RenormError.__init__(made, f"{place}: {self.headline}", self.facts, self.do)
+        return made
 
 
 class UnsupportedOp(RenormError):
@@ -58,6 +61,15 @@ class InvalidGraph(RenormError):
 
 class OperandError(RenormError):
     """Operands or attributes of an op do not fit its signature."""
+
+
+class UntoldOperand(OperandError):
+    """An op must be told elements of an operand that are computed when the network runs. operand: its value, or the
+    extent that an element of it is."""
+
+    def __init__(self, headline: str, facts: Iterable[str] = (), do: str | None = None, operand: object = None):
+        super().__init__(headline, facts, do)
+        self.operand = operand
 
 
 class InvalidExpression(RenormError):

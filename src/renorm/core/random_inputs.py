@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dtypes
+from renorm.core.conversion import converted
 from renorm.core.dims import Dim, integer, substitute, symbols_of
 from renorm.core.inputs import IDLE, Typed, fixed_extents
 from renorm.core.stated import Stated, stated
@@ -37,11 +38,11 @@ def random_inputs(
     for v in inputs:
         shape, own = ([_size(substitute(d, values)) for d in told] for told in (v.shape, v.deciding))
         shape = [int(d) for d in numbers[v.name]] if v.name in numbers else shape
-        dtype, (least, most) = dtypes.numpy_dtype(v.dtype), integers if dtypes.is_int(v.dtype) else (0, 1)
-        least = max(least, 0) if dtype.kind == "u" else least
+        least, most = integers if dtypes.is_int(v.dtype) else (0, 1)
+        least = max(least, 0) if dtypes.lookup(v.dtype).kind == "uint" else least
         drawn = rng.standard_normal(shape) if dtypes.is_float(v.dtype) else rng.integers(least, most + 1, shape)
         own = [0 if d == IDLE else d for d in own]
-        arrays[v.name] = np.array(own).reshape(shape).astype(dtype) if own else drawn.astype(dtype)
+        arrays[v.name] = converted(np.array(own).reshape(shape) if own else drawn, v.dtype)
     return arrays
 
 

@@ -35,7 +35,7 @@ from renorm.core.dims import (
     substitute,
     symbols_of,
 )
-from renorm.core.errors import InvalidInput
+from renorm.core.errors import InvalidInput, OperandError
 from renorm.core.inputs import Typed, given_extents
 
 Array = np.ndarray[Any, Any]
@@ -99,6 +99,23 @@ class Declared:
     dtype: str
     shape: Shape
     deciding: Shape = ()
+
+
+class Undecided(OperandError):
+    """Elements of inputs decide more of a network than extents: axes, scales, branches. It can be read once they are
+    known. declared: all inputs. by: names of those that decide."""
+
+    def __init__(
+        self,
+        headline: str,
+        facts: Iterable[str] = (),
+        do: str | None = None,
+        declared: Sequence[Typed] = (),
+        by: Sequence[str] = (),
+        network: str = "",
+    ):
+        super().__init__(headline, facts, do)
+        self.declared, self.by, self.network = tuple(declared), tuple(by), network
 
 
 def stated(

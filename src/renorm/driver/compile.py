@@ -34,9 +34,9 @@ from renorm.core.inputs import given_symbols
 from renorm.core.limits import DEFAULT, Limits
 from renorm.core.locks import check_imports
 from renorm.core.machine import Machine
-from renorm.core.stated import STATED, Stated
+from renorm.core.stated import STATED, Stated, Undecided
 from renorm.core.target import Target
-from renorm.driver import bounds, checks, state
+from renorm.driver import bounds, checks, state, undecided
 from renorm.driver import cache as caches
 from renorm.driver.assemble import assemble
 from renorm.driver.background import Specializer
@@ -89,17 +89,19 @@ def compile(
     folding and fusing; 3 + layouts and algorithms. shapes: input name to shape, for inputs with symbolic extents, which
     numbers fix; what is said of others are facts: ("n", 3, "16*h", "16*w") are equal extents and multiples, "1..64"
     lies between, "?" is open. Without numbers for all the module specialises on each new shape it is called with.
-    inputs: input name to elements, which are constants then: {"sr": 16000}. keep: names of ops or nodes that must not
-    be unpacked or folded (also RENORM_KEEP, comma separated). threads: None means as many as this process may use.
-    verify: compare each rewrite with the graph before it, and revert it where it differs. precision: "exact" switches
-    algorithms off that round differently (Winograd's convolutions; opt_level 3 has them). "bfloat16" lets memory hold
-    weights, and values between kernels, in bfloat16; sums, norms and what `report.precisions` names stay float32, and
-    so do inputs and outputs. train_state: the running statistics of norms in training mode are state of the module
-    (`m.state`), which each run reads and, once it has succeeded, replaces. checked: a run raises InvalidInput that
-    names nodes and indices where an index is outside its axis, or an integer is divided by zero; otherwise there is
-    some number. specializations: for how many shapes that come often, where extents are open, kernels of their own are
-    compiled in the background. progress: called with (stage, done, of). limits: what the model may ask for, checked
-    before it is allocated or run. device: the number of the GPU that runs it, where the target is one.
+    inputs: input name to elements, which are constants then: {"sr": 16000}; where they decide more than extents (axes,
+    branches) and are not given, the module compiles for each new combination in a call. keep: names of ops or nodes
+    that must not be unpacked or folded (also RENORM_KEEP, comma separated). threads: None means as many as this
+    process may use. verify: compare each rewrite with the graph before it, and revert it where it differs.
+    precision: "exact" switches algorithms off that round differently (Winograd's convolutions; opt_level 3 has
+    them). "bfloat16" lets memory hold weights, and values between kernels, in bfloat16; sums, norms and what
+    `report.precisions` names stay float32, and so do inputs and outputs. train_state: the running statistics of
+    norms in training mode are state of the module (`m.state`), which each run reads and, once it has succeeded,
+    replaces. checked: a run raises InvalidInput that names nodes and indices where an index is outside its axis, or
+    an integer is divided by zero; otherwise there is some number. specializations: for how many shapes that come
+    often, where extents are open, kernels of their own are compiled in the background. progress: called with
+    (stage, done, of). limits: what the model may ask for, checked before it is allocated or run. device: the number
+    of the GPU that runs it, where the target is one.
 
     Raises UnsupportedOp, InvalidModel, LimitExceeded, InvalidTarget, InvalidInput, UserCodeError.
     """
@@ -107,18 +109,40 @@ def compile(
     if isinstance(specializations, bool) or not isinstance(specializations, int) or specializations < 0:
         raise InvalidInput(f"specializations is {specializations!r}", ["expected a whole number, 0 or more"])
     options = replace(options, checked=checked, specializations=specializations, device=device)
+    if args is not None or kwargs is not None:
+        with collection_put_off():
+            model = exported(model, args or (), kwargs, dynamic_shapes)
+
+    def known(elements: Mapping[str, Any]) -> CompiledModule | SpecializingModule:
+        return _compiled(model, options, shapes, {**(inputs or {}), **elements}, train_state)
+
+    try:
+        return known({})
+    except Undecided as error:
+        if train_state:  # of which there would be one for each
+            raise
+        return undecided.DecidingModule(error, known)
+
+
+def _compiled(
+    model: Any,
+    options: Options,
+    shapes: Mapping[str, Sequence[Stated]] | None,
+    inputs: Mapping[str, Any],
+    train_state: bool,
+) -> CompiledModule | SpecializingModule:
+    """Return the module of a model. Raises Undecided where elements of inputs have to be known."""
     seconds: dict[str, float] = {}
     clock = _Clock(seconds)
     with collection_put_off():
-        if args is not None or kwargs is not None:
-            model = exported(model, args or (), kwargs, dynamic_shapes)
-        graph = read(model, shapes=shapes, inputs=inputs, is_mapped=True, limits=limits)
+        graph = read(model, shapes=shapes, inputs=inputs, is_mapped=True, limits=options.limits)
+        undecided.require(graph)
         whole, held = state.hold(graph) if train_state else (graph, state.held(graph))
         graph = cut(whole)
     clock.stop("read")
     counted = sorted(counted_symbols(graph))
-    if counted and (train_state or specializations):
-        asked = "train_state=True" if train_state else f"specializations={specializations}"
+    if counted and (train_state or options.specializations):
+        asked = "train_state=True" if train_state else f"specializations={options.specializations}"
         raise InvalidInput(f"{asked}, and data decide extents of {graph.name}", counted, "compile it without")
     options = replace(options, state=held)
     sizes = {s: d for s, d in graph.metadata.get(STATED, {}).items() if isinstance(d, int)}
@@ -167,6 +191,8 @@ def _for_any_extents(
         if counted := sorted(counted_symbols(source)):
             if whole is not None and follow_from_extents(source):
                 return SpecializingModule(whole, known, analyze, options.state, str(error))
+            if whole is not None:
+                undecided.require(whole, is_open=False)
             facts = [f"data decide {', '.join(counted)}", *str(error).splitlines()]
             raise UnsupportedOp(f"{source.name} does not compile where what data decide is open", facts) from error
         return SpecializingModule(source, specialized, analyze, options.state, str(error), readings)

@@ -64,7 +64,7 @@ def save_draws(path: _File, draws: Sequence[Draw]) -> None:
         top = f"{i}/" if i else ""
         for side, held in ((top, draw.outputs), (f"{top}input/", draw.inputs.items())):
             for place, (name, array) in enumerate(held):
-                if array.dtype.kind == "V":  # of ml_dtypes
+                if array.dtype.isbuiltin == 2:  # of ml_dtypes
                     raise InvalidInput(f"{path}: {name!r} is {array.dtype}, which files of arrays do not hold")
                 tree |= {f"{side}name/{place}": name, f"{side}value/{place}": array}
     h5py = _h5py(path)

@@ -291,11 +291,16 @@ class SpecializingModule:
         obstacle: str = "",
         readings: AnyReadings | None = None,
     ):
-        self.graph, self.obstacle, self._readings = graph, obstacle, readings
+        self._graph, self.obstacle, self._readings = graph, obstacle, readings
         self._state = State((), ()) if state is None else state
         self._made = _Specializations(graph, len(self._state), specialize, readings)
         self._inputs = self._made.inputs
         self._planned = cached(analyze)
+
+    @property
+    def graph(self) -> Graph:
+        """The network as it was read."""
+        return self._graph
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

@@ -30,7 +30,7 @@ from typing import Any, Protocol, Union
 import numpy as np
 
 from renorm.core import dtypes
-from renorm.core.conversion import truncated, wrapped
+from renorm.core.conversion import converted, limits, truncated, wrapped
 from renorm.core.errors import InvalidExpression, suggest
 from renorm.core.spans import Span
 from renorm.expr.operators import Operators
@@ -45,7 +45,10 @@ INTRINSICS = {
     "atanh": 1,
     "floor": 1, "ceil": 1, "trunc": 1, "round": 1, "sign": 1, "isnan": 1, "isinf": 1, "likely": 1,
     "fma": 3, "if_then_else": 3, "fmod": 2, "popcount": 1,
+    "bitwise_and": 2, "bitwise_or": 2, "bitwise_xor": 2, "shift_left": 2, "shift_right": 2,
 }  # fmt: skip
+# A shift by a negative number, or by as many bits as there are, gives what the sign alone does: 0, or -1 to the right.
+OF_BITS = frozenset({"popcount", "bitwise_and", "bitwise_or", "bitwise_xor", "shift_left", "shift_right"})
 PREDICATES = frozenset({"isnan", "isinf"})
 
 ARITHMETIC = frozenset({"+", "-", "*", "/", "//", "%", "min", "max", "pow"})
@@ -186,6 +189,8 @@ class Const(Expr):
         self.dtype, self.lanes = dtypes.lookup(dtype).name, 1
         kind = dtypes.lookup(dtype).kind
         self.value = float(value) if kind == "float" else bool(value) if kind == "bool" else int(value)
+        if self.dtype in dtypes.FORMATS:  # few numbers: what is written is what there is
+            self.value = float(converted(np.asarray(self.value), self.dtype))
 
 
 class Binary(Expr):
@@ -328,6 +333,8 @@ _RANK = {"bool": 0, "uint": 1, "int": 2, "float": 3}
 def promote(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     """Both operands in the wider type: float over int over bool, more bits over fewer; scalars spread to vectors."""
     if a.dtype != b.dtype:
+        if dtypes.is_stored(a.dtype) or dtypes.is_stored(b.dtype):
+            raise _not_computed(f"{a.dtype} beside {b.dtype}", a if dtypes.is_stored(a.dtype) else b)
         da, db = dtypes.lookup(a.dtype), dtypes.lookup(b.dtype)
         wider = max((da, db), key=lambda d: (_RANK[d.kind], d.bits)).name
         a, b = cast(wider, a), cast(wider, b)
@@ -363,12 +370,20 @@ def refuse_whole_quotient(a: str, b: str) -> None:
 
 def binary(op: str, a: Expr, b: Expr) -> Expr:
     """a op b, with promotion; two integer constants fold at once, so that shapes stay readable."""
+    if dtypes.is_stored(a.dtype) or dtypes.is_stored(b.dtype):
+        raise _not_computed(op, a if dtypes.is_stored(a.dtype) else b)
     a, b = promote(a, b)
     if isinstance(a, Const) and isinstance(b, Const) and not dtypes.is_float(a.dtype) and a.dtype != "bool":
         folded = fold_integers(op, int(a.value), int(b.value))
         if folded is not None:
             return const(folded, a.dtype if op in ARITHMETIC else "bool")
     return Binary(op, a, b)
+
+
+def _not_computed(what: str, e: Expr) -> InvalidExpression:
+    """Return the error of an operation on what is storage only."""
+    wide = dtypes.compute_dtype(e.dtype)
+    return InvalidExpression(f"{what}: {e.dtype} is storage only", do=f"cast it to {wide} first")
 
 
 OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -428,7 +443,9 @@ def maximum(a: ExprLike, b: ExprLike) -> Expr:
 def call(name: str, *args: ExprLike) -> Expr:
     """An intrinsic; integer arguments of a transcendental function become float32."""
     exprs = [as_expr(a) for a in args]
-    keeps_integers = {"abs", "sign", "likely", "floor", "ceil", "trunc", "round", "popcount", "fmod"}
+    keeps_integers = {"abs", "sign", "likely", "floor", "ceil", "trunc", "round", "fmod", *OF_BITS}
+    if exprs and dtypes.is_stored(exprs[0].dtype) and name != "likely":
+        raise _not_computed(name, exprs[0])
     if name not in keeps_integers and name != "if_then_else":
         exprs = [cast("float32", e) if not dtypes.is_float(e.dtype) else e for e in exprs]
     if name in ("floor", "ceil", "trunc", "round", "isnan", "isinf") and not dtypes.is_float(exprs[0].dtype):
@@ -469,8 +486,7 @@ def integer_limits(dtype: str) -> tuple[int, int]:
     """Least and greatest value of an integer or boolean dtype."""
     if dtype == "bool":
         return 0, 1
-    limits = np.iinfo(dtypes.numpy_dtype(dtype))
-    return int(limits.min), int(limits.max)
+    return limits(dtype)
 
 
 # combiner of a reduction -> the operator of one step of it

@@ -360,6 +360,8 @@ def double_cast(s: Simplifier, e: Cast) -> Expr | None:
 def _holds(wide: str, narrow: str) -> bool:
     """Return whether every value of `narrow` is a value of `wide`."""
     w, n = dtypes.lookup(wide), dtypes.lookup(narrow)
+    if dtypes.is_stored(wide):  # of as many bits, but other numbers
+        return False
     if w.kind == n.kind:
         return w.bits >= n.bits and {wide, narrow} != {"float16", "bfloat16"}
     if n.kind == "bool":

@@ -7,9 +7,11 @@ graph (x: f32[N, 6], s: i64[2])               ->    graph (x: f32[N, 6], s: i64[
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
+from math import prod
 
-from renorm.core.dims import Dim, Symbol, extents_among, symbols_of
-from renorm.core.inputs import element_symbols
+from renorm.core import dtypes
+from renorm.core.dims import Dim, Sym, Symbol, extents_among, is_static, static, symbols_of
+from renorm.core.inputs import FEW, element_symbols
 from renorm.graph.conditions import conditions_of
 from renorm.graph.interpret import ancestors
 from renorm.graph.ir import Graph, Node, Value
@@ -53,6 +55,56 @@ def inputs_of(value: Value) -> set[Value]:
     """Return the inputs whose elements are extents from which a value is computed."""
     nodes = ancestors([value])
     return {v for v in (value, *(o for n in nodes for o in n.inputs)) if v is not None and v.deciding}
+
+
+def sources(graph: Graph, told: Value | Sym) -> set[Value] | None:
+    """Return the inputs whose elements make a value, or an element of one, known, beside extents; None where some are
+    more than a few elements, or several floats that are computed with."""
+    if isinstance(told, Sym):
+        return {v for v in graph.inputs if _symbols(v) & symbols_of(told)} or deciding_sources(graph, False) or None
+    waiting, found, seen = [told], set[Value](), set[Value]()
+    is_computed = False
+    while waiting:
+        v = waiting.pop()
+        if v in seen or v.is_constant or (v.known is not None and not any(True for _ in extents_among(v.known.flat))):
+            continue
+        seen.add(v)
+        if v.producer is None:
+            if not _is_few(v):
+                return None
+            found.add(v)
+        elif v.producer.op.name in _OF_SHAPES:
+            continue
+        else:
+            is_computed |= dtypes.is_float(v.dtype) and v.producer.op.name not in _MOVING
+            waiting += [x for x in v.producer.inputs if x is not None]
+    if is_computed and any(dtypes.is_float(v.dtype) and prod(static(v.shape)) > 1 for v in found):
+        return None
+    return found
+
+
+def deciding_sources(graph: Graph, is_open: bool = True) -> set[Value]:
+    """Return the inputs whose elements nodes have to be told as numbers, as scales are that a resize is given: none
+    where something else is to be told, too. is_open: what may be an extent is told as one."""
+    wanted = [v for node in graph.nodes for v in undecided(node) if not (is_open and dtypes.is_int(v.dtype))]
+    found = [sources(graph, v) for v in wanted]
+    return {v for inputs in found for v in inputs or ()} if all(found) else set()
+
+
+_OF_SHAPES = frozenset({"shape", "size"})
+_MOVING = frozenset(
+    {
+        *("cast", "concat", "expand", "gather", "identity", "reshape", "slice", "split", "squeeze", "transpose"),
+        "unsqueeze",
+    }
+)
+
+
+def _is_few(v: Value) -> bool:
+    """Return whether an input has few elements, or is a list of integers of open length."""
+    if is_static(v.shape):
+        return prod(static(v.shape)) <= FEW
+    return dtypes.is_int(v.dtype) and len(v.shape) == 1
 
 
 def _symbols(v: Value) -> set[Symbol]:

@@ -414,11 +414,11 @@ class Graph:
             raise node.failed("infer", error) from error
 
     def _learn(self, node: Node) -> None:
-        """Elements of small integer results are computed on the way, over ints and Syms alike, so that the shape chains
-        of exporters are known even where extents are symbolic."""
+        """Compute elements of small integer results, over ints and Syms alike: so the shape chains of exporters are
+        known even where extents are symbolic."""
         found = node.op.known_result(*node.arranged(map(knowledge, node.inputs)))
-        if found is not None:
-            node.output.known = known.within(np.asarray(found, dtype=object), node.output.dtype)
+        for v, elements in zip(node.outputs, found if isinstance(found, list) else [] if found is None else [found]):
+            v.known = known.within(np.asarray(elements, dtype=object), v.dtype)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 

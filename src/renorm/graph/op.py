@@ -282,9 +282,10 @@ class OpDef:
         return None
 
     def known_result(self, *operands: Any) -> Any:
-        """Return the elements of a small integer result from what is known of operands, by which the shape chains of
-        exporters are followed: an array of ints and Syms, or None where they are not known. operands: (shape, known
-        elements or None), a list of those for a variadic one, None where left out."""
+        """Return the elements of a small integer result, or a list of those of several results, from what is known of
+        operands, by which the shape chains of exporters are followed: arrays of ints and Syms, or None where they are
+        not known. operands: (shape, known elements or None), a list of those for a variadic one, None where left
+        out."""
         return None
 
     def known_range(self, node: Node, ranges: Mapping[Value, Reach]) -> Reach | None:
@@ -330,9 +331,9 @@ class OpDef:
     # --- foreign files ------------------------------------------------------------------------------------------------
 
     @classmethod
-    def from_onnx(cls, node: OnnxNode) -> Any:
-        """Applies this op (or smaller ones) to the operands of an ONNX node, and gives the results in order of its
-        outputs."""
+    def stated(cls, node: OnnxNode) -> dict[str, Any]:
+        """Return the attributes that an ONNX node states, by the names that they have here; OperandError where it
+        states others."""
         known = {spec.onnx: a for a, spec in cls.attributes.items()}
         unknown = [a for a in node.attributes if a not in known and a not in cls.onnx_ignored]
         if unknown:
@@ -340,8 +341,13 @@ class OpDef:
                 f"{node.op_type}: attribute {', '.join(unknown)} is not defined here at opset {node.opset}",
                 [f"known: {', '.join(known) or 'none'}"],
             )
-        chosen = {known[a]: v for a, v in node.attributes.items() if a in known}
-        return cls(**chosen)(*cls.arrange(node.operands), name=node.name)
+        return {known[a]: v for a, v in node.attributes.items() if a in known}
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Any:
+        """Applies this op (or smaller ones) to the operands of an ONNX node, and gives the results in order of its
+        outputs."""
+        return cls(**cls.stated(node))(*cls.arrange(node.operands), name=node.name)
 
     def to_onnx(self, node: Node, opset: int) -> tuple[str, dict[str, Any], list[Any]] | None:
         """(op type, attributes, operands) that write this node at `opset`; None where ONNX cannot say it. Operands are

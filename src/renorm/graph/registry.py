@@ -28,7 +28,8 @@ _OVERRIDES: dict[tuple[str, str], Override] = {}
 
 
 def register(op: type[OpDef]) -> type[OpDef]:
-    """Adds an op. Usable as a decorator. Raises OperandError where another op has its name."""
+    """Adds an op. Usable as a decorator. One without a signature is read in files only, as other ops. Raises
+    OperandError where another op has its name."""
     other = _OPS.get(op.name)
     if other is op:
         return op
@@ -36,7 +37,8 @@ def register(op: type[OpDef]) -> type[OpDef]:
         raise OperandError(
             f"op {op.name!r} is defined already, in {other.__module__}", do="name it otherwise, or use renorm.override"
         )
-    _OPS[op.name] = op
+    if hasattr(op, "signature"):
+        _OPS[op.name] = op
     for op_type, since in op.onnx.items():
         versions = [v for v in _ONNX.get(op_type, []) if v[1].name != op.name]
         _ONNX[op_type] = sorted([*versions, (since, op)], key=lambda v: v[0])

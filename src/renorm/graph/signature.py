@@ -5,8 +5,9 @@
     dims      ::= "..." | dim ("," dim)*        dim ::= integer | NAME | "*" NAME
 
 `?` may be left out, `!` must be known at compile time (`!?` both), `*` before an operand takes any number of them.
-dtype is a short name, or a type variable listed in the op's `types`. An upper-case name is one extent, the same
-wherever it stands; `*S` is any number of them; `...` says nothing (a result's shape then comes from `infer`).
+dtype is a short name, or a type variable, of the types that the op's `types` list for it, or of any type. An upper-case
+name is one extent, the same wherever it stands; `*S` is any number of them; `...` says nothing (a result's shape then
+comes from `infer`).
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def _unify_dtype(
             problems.append(f"{operand.name} is {operand.dtype} but {first} is {bound.dtypes[p.dtype]}")
         return
     else:
-        allowed = types.get(p.dtype, dtypes.ALL)
+        allowed = types.get(p.dtype, dtypes.MOVED)
     if operand.dtype not in allowed:
         problems.append(f"{operand.name} is {operand.dtype}, not one of {', '.join(allowed)}")
     elif p.dtype not in dtypes.BY_SHORT:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dtypes
+from renorm.core.conversion import converted
 from renorm.core.dims import Dim, Shape, format_shape, is_static, static
 
 
@@ -85,7 +86,7 @@ class Spec:
         if dtype.kind == "float":
             return rng.uniform(self.low, self.high, shape).astype(dtypes.numpy_dtype(dtype.name))
         low = 0 if dtype.kind == "uint" else int(self.low) - 3
-        return rng.integers(low, int(self.high) + 3, shape).astype(dtypes.numpy_dtype(dtype.name))
+        return converted(rng.integers(low, int(self.high) + 3, shape), dtype.name)
 
     def __str__(self) -> str:
         return str(self.type)
@@ -102,4 +103,6 @@ class _Notation:
 
 f64, f32, f16, bf16 = (_Notation(d) for d in ("float64", "float32", "float16", "bfloat16"))
 i64, i32, i16, i8 = (_Notation(d) for d in ("int64", "int32", "int16", "int8"))
+f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f4e2m1 = (_Notation(d) for d in dtypes.FORMATS)
+i4, i2, u4, u2 = (_Notation(d) for d in ("int4", "int2", "uint4", "uint2"))
 u8, u32, u64, boolean = (_Notation(d) for d in ("uint8", "uint32", "uint64", "bool"))

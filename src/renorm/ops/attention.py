@@ -16,30 +16,17 @@ from renorm.graph.attributes import Bool, Float, Type
 from renorm.graph.ir import Node, Value
 from renorm.graph.op import REDUCTION, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, boolean, f16, f32, f64
-from renorm.ops.shared import builders
+from renorm.ops.shared import onnx_attention
 from renorm.ops.shared.attending import Weighing, attended
 from renorm.ops.shared.attending_in_pairs import attended_in_pairs, pays, suits
 from renorm.ops.shared.precision import rounded
-from renorm.ops.shared.reshaping import reshaped
-
-_READ = ("scale", "q_num_heads", "kv_num_heads", "is_causal", "softmax_precision")
-_NOTHING = {"left_window_size": -1, "right_window_size": -1}
-
-
-def _length(x: Value) -> Value:
-    """Return how many rows a matrix of `x` has."""
-    return builders.find("gather")(builders.find("shape")(x), np.asarray(x.rank - 2))
-
-
-def _numbers(x: Value) -> Value:
-    """Return the numbers of the rows of `x`."""
-    return builders.find("range")(np.asarray(0), _length(x), np.asarray(1))
 
 
 class Attention(OpDef):
     """y[.., i, e] = sum over j of w[.., i, j] * v[.., j, e], w = softmax over j of s[.., i, j],
-    s[.., i, j] = scale * sum over d of q[.., i, d] * k[.., j, d] + weight * mask[.., i, j]. Of a mask of truth
-    values, keys that it does not take score `masked` instead.
+    s[.., i, j] = p[.., i, j] + weight * mask[.., i, j], p = scale * sum over d of q[.., i, d] * k[.., j, d]. Of a mask
+    of truth values, keys that it does not take score `masked` instead. softcap: p is softcap * tanh(p / softcap),
+    unless it is 0.
 
     Axes before the last two are those of q. Of the last one of them, the heads, k and v may have a part, of which each
     serves as many heads side by side; of others 1. The mask broadcasts. Without keys y is 0. nan_is_zero: weights that
@@ -58,6 +45,7 @@ class Attention(OpDef):
     scale = Float(1.0)
     weight = Float(1.0)
     masked = Float(-math.inf)
+    softcap = Float(0.0)
     nan_is_zero = Bool(False)
     empty_is_zero = Bool(False)
     multiplied_as = Type(None)
@@ -101,42 +89,13 @@ class Attention(OpDef):
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Any:
-        """Heads may be side by side in rows, keys and values of earlier calls in front; a query takes no later key
-        where it is causal."""
-        mask, *past = (*node.operands[3:], *[None] * 4)[:4]
-        q, k, v = node.operands[:3]
-        for what, value in node.attributes.items():
-            if what not in _READ and value != _NOTHING.get(what, 0):
-                raise OperandError(f"Attention: {what} = {value} is not read")
-        if past[2] is not None or any(node.is_asked[3:]):
-            raise OperandError("Attention: nonpad_kv_seqlen and qk_matmul_output are not read")
-        is_flat, found = q.rank == 3, builders.find
-        if is_flat:
-            heads = (node.attribute(f"{of}_num_heads") for of in ("q", "kv", "kv"))
-            q, k, v = (
-                found("transpose")(reshaped(x, 0, 0, n, -1), perm=(0, 2, 1, 3)) for x, n in zip((q, k, v), heads)
-            )
-        k, v = (x if p is None else found("concat")([p, x], axis=2) for p, x in zip(past, (k, v)))
-        held, scale = q.shape[-1], node.attribute("scale")
-        if scale is None and not isinstance(held, int):
-            raise OperandError(f"Attention: queries hold {held} elements, of which the scale is made", do="give scale=")
-        scale = 1 / math.sqrt(held) if scale is None else scale
-        if node.attribute("is_causal"):
-            rows, keys = (_numbers(x) for x in (q, k))
-            rows = rows if past[0] is None else found("add")(rows, _length(past[0]))
-            taken = found("less_or_equal")(keys, found("unsqueeze")(rows, axes=[1]))
-            if mask is None or mask.dtype == "bool":
-                mask = taken if mask is None else found("logical_and")(mask, taken)
-            else:
-                mask = found("where")(taken, mask, np.asarray(-math.inf, mask.dtype))
-        y = cls(scale=scale, empty_is_zero=True)(q, k, v, *([] if mask is None else [mask]), name=node.name)
-        y = reshaped(found("transpose")(y, perm=(0, 2, 1, 3)), 0, 0, -1) if is_flat else y
-        return [y, k, v] if any(node.is_asked[1:]) else y
+        return onnx_attention.read(node)
 
     def to_onnx(self, node: Node, opset: int) -> tuple[str, dict[str, Any], list[Any]] | None:
         says = opset >= 23 and node.output.rank == 4 and self.empty_is_zero and not self.nan_is_zero
         is_plain = self.weight == 1 and self.masked == -math.inf and self.multiplied_as is None
-        return ("Attention", {"scale": self.scale}, list(node.inputs)) if says and is_plain else None
+        attributes = {"scale": self.scale, **({"softcap": self.softcap} if self.softcap else {})}
+        return ("Attention", attributes, list(node.inputs)) if says and is_plain else None
 
     def rounded(self, node: Node, dtype: str) -> OpDef | None:
         q, k, v = (x.shape for x in node.inputs[:3] if x is not None)
@@ -150,6 +109,7 @@ class Attention(OpDef):
         k, v = (np.repeat(t, each, -3) if q.ndim > 2 else t for t in (k, v))
         q, k, v = (rounded(t, self.multiplied_as) for t in (q, k, v))
         scores = (self.scale * (q @ k.swapaxes(-1, -2))).astype(np.longdouble)
+        scores = self.softcap * np.tanh(scores / self.softcap) if self.softcap else scores
         if mask is not None:
             scores = np.where(mask, scores, self.masked) if mask.dtype == bool else scores + self.weight * mask
         most = np.max(scores, -1, keepdims=True, initial=-np.inf)
@@ -183,7 +143,10 @@ class Attention(OpDef):
         Sample(f64[2, 9, 3], f64[2, 5, 3], f64[2, 5, 3]),
         Sample(f16[2, 9, 30], f16[2, 40, 30], f16[2, 40, 30], f16[9, 40], scale=0.2),
         Sample(bf16[2, 3, 30], bf16[2, 40, 30], bf16[2, 40, 30]),
+        Sample(f32[2, 4, 9, 8], f32[2, 2, 7, 8], f32[2, 2, 7, 5], f32[9, 7], scale=2.0, softcap=1.5),
+        Sample(f16[2, 3, 8], f16[2, 37, 8], f16[2, 37, 8], boolean[3, 37], softcap=0.75),
         Sample(bf16[1, 4, 19, 32], bf16[1, 2, 37, 32], bf16[1, 2, 37, 40], bf16[19, 37], multiplied_as="bfloat16"),
+        Sample(bf16[2, 20, 32], bf16[2, 50, 32], bf16[2, 50, 16], softcap=3.0, multiplied_as="bfloat16"),
     ]
     rejects = [
         Reject(f32[5, 4], f32[7, 3], f32[7, 2], because="differ: 4 and 3"),

@@ -10,6 +10,7 @@ from renorm.core.dims import take
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Int, String
 from renorm.graph.index_map import Moved, Permuted, Regrouped
+from renorm.graph.ir import Node
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import f16, f32
 from renorm.ops.shared.movement import Movement
@@ -59,11 +60,17 @@ class DepthToSpace(Movement):
 
 
 class SpaceToDepth(Movement):
-    """y[n, (i*B + j)*C + c, h, w] = x[n, c, h*B + i, w*B + j]; B = blocksize."""
+    """y[n, (i*B + j)*C + c, h, w] = x[n, c, h*B + i, w*B + j], or y[n, (c*B + i)*B + j, h, w] in mode CRD; B =
+    blocksize."""
 
     signature = "x: T[N, C, H, W] -> y: T[...]"
     blocksize = Int(at_least=1)
+    mode = String("DCR", among=("DCR", "CRD"))
     onnx = {"SpaceToDepth": 1}
+
+    def to_onnx(self, node: Node, opset: int) -> Any:
+        """Modes came with opset 28."""
+        return super().to_onnx(node, opset) if opset >= 28 or self.mode == "DCR" else None
 
     def index_map(self, x: Any) -> Moved:
         (n, c, h, w), b = x.shape, self.blocksize
@@ -71,18 +78,21 @@ class SpaceToDepth(Movement):
             raise OperandError(f"space_to_depth({x}): height and width are not multiples of blocksize {b}")
         for e in (h, w):
             take(e % b, "==", 0)
-        cut = Regrouped((n, c, h // b, b, w // b, b)), Permuted((0, 3, 5, 1, 2, 4))
+        order = (0, 3, 5, 1, 2, 4) if self.mode == "DCR" else (0, 1, 3, 5, 2, 4)
+        cut = Regrouped((n, c, h // b, b, w // b, b)), Permuted(order)
         return Moved(x, *cut, Regrouped((n, c * (b * b), h // b, w // b)))
 
     def reference(self, x: Any) -> Any:
         n, c, h, w = np.shape(x)
         b = self.blocksize
-        cut = np.reshape(x, (n, c, h // b, b, w // b, b)).transpose(0, 3, 5, 1, 2, 4)
+        cut = np.reshape(x, (n, c, h // b, b, w // b, b))
+        cut = np.einsum("nchiwj->nijchw" if self.mode == "DCR" else "nchiwj->ncijhw", cut)
         return cut.reshape(n, c * b * b, h // b, w // b)
 
     samples = [
         Sample(f32[2, 3, 4, 6], blocksize=2),
         Sample(f32[1, 2, 3, 3], blocksize=3),
+        Sample(f32[2, 3, 4, 6], blocksize=2, mode="CRD"),
         Sample(f16[1, 1, 2, 2], blocksize=1),
     ]
     rejects = [

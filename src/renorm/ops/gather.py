@@ -27,7 +27,7 @@ INDICES = ("int64", "int32")
 def indexed(node: Node, axis: int, is_whole: bool = False) -> list[Demand]:
     """That indices, the second operand, are within an axis of the first; is_whole: within as many as their last axis
     says. Of a single axis constant ones are: `check_indices`."""
-    x, indices = node.operands
+    x, indices, *_ = node.operands
     first, count = axis % x.rank, static(indices.shape[-1:])[0] if is_whole else 1
     if not count or (not is_whole and indices.is_constant):
         return []

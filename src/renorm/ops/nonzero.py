@@ -14,6 +14,7 @@ import numpy as np
 
 from renorm import te
 from renorm.core.dims import Dim
+from renorm.core.dtypes import ALL
 from renorm.core.errors import OperandError
 from renorm.core.shapes import normalize_axis
 from renorm.graph import registry
@@ -33,6 +34,7 @@ class Nonzero(OpDef):
     What comes after the first `count` is left out. NaN is not 0."""
 
     signature = "x: T[...], count!: i64[1] -> y: i64[...]"
+    types = {"T": ALL}
     onnx = {"NonZero": 9, "Compress": 9}
     scheduled_as = "given_loops"
 

@@ -16,7 +16,7 @@ from renorm.core.errors import OperandError
 from renorm.expr.nodes import Expr, cast, const
 from renorm.graph.ir import Node, Value
 from renorm.graph.op import Reach, Reject, Sample
-from renorm.graph.types import Operand, f32, f64, i32, i64
+from renorm.graph.types import Operand, bf16, f16, f32, f64, i32, i64
 from renorm.ops.shared import exact
 from renorm.ops.shared.family import Injective
 from renorm.te.open_dims import OpenDims
@@ -26,8 +26,9 @@ class Range(Injective):
     """y = start, start + delta, start + 2 * delta, ... up to but without limit."""
 
     signature = "start!: T[...], limit!: T[...], delta!: T[...] -> y: T[...]"
-    types = {"T": ("float32", "float64", "int16", "int32", "int64")}
+    types = {"T": (*dtypes.FLOATS, "int16", "int32", "int64")}
     onnx = {"Range": 11}
+    onnx_ignored = ("stash_type",)  # sums of 16-bit floats are in float32, as its default says
 
     def infer(self, start: Operand, limit: Operand, delta: Operand) -> tuple[Dim | None, ...]:
         for bound in (start, limit, delta):
@@ -41,10 +42,11 @@ class Range(Injective):
         dtype = dtypes.from_numpy(known[0]) if known else "int64"
         count = _count(*(open_dims.dim(e) if isinstance(e, Expr) else e for e in bounds))
         assert count is not None  # inference has found it
-        first, step = (cast(dtype, e) if isinstance(e, Expr) else const(e, dtype) for e in (bounds[0], bounds[2]))
+        wide = dtypes.compute_dtype(dtype)
+        first, step = (cast(wide, e) if isinstance(e, Expr) else const(e, wide) for e in (bounds[0], bounds[2]))
 
         def element(i: Expr) -> Expr:
-            return cast(dtype, i) * step + first
+            return cast(dtype, cast(wide, i) * step + first)
 
         return te.compute((open_dims.extent(count),), element, name="range", tag=te.tag.INJECTIVE)
 
@@ -75,6 +77,8 @@ class Range(Injective):
         Sample(i32[()].of(10), i32[()].of(4), i32[()].of(-2)),
         Sample(f32[()].of(1), f32[()].of(5.5), f32[()].of(1.5)),
         Sample(f64[1].of([0]), f64[1].of([1]), f64[1].of([0.25])),
+        Sample(f16[()].of(1), f16[()].of(5), f16[()].of(1.5)),
+        Sample(bf16[()].of(250), bf16[()].of(264), bf16[()].of(1)),
         Sample(i64[()].of(3), i64[()].of(3), i64[()].of(1)),
         Sample(i64[()].of(3), i64[()].of(0), i64[()].of(1)),
     ]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dims, shapes
-from renorm.core.errors import OperandError
+from renorm.core.errors import OperandError, UntoldOperand
 from renorm.graph.attributes import Ints
 from renorm.graph.index_map import Moved, Regrouped
 from renorm.graph.op import OnnxNode, Reject, Sample
@@ -35,7 +35,8 @@ class Squeeze(Movement):
     def index_map(self, x: Any) -> Moved:
         shape = tuple(x.shape)
         if self.axes is None and not dims.is_static(shape):
-            raise OperandError(f"squeeze({x}): without axes, all extents must be known")
+            open_extent = next(d for d in x.shape if not isinstance(d, int))
+            raise UntoldOperand(f"squeeze({x}): without axes, all extents must be known", operand=open_extent)
         ones = [a for a, d in enumerate(shape) if d == 1]
         gone = ones if self.axes is None else sorted({shapes.normalize_axis(a, len(shape)) for a in self.axes})
         for a in gone:

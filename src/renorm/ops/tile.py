@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from renorm.core.errors import OperandError
+from renorm.core.errors import OperandError, UntoldOperand
 from renorm.graph.index_map import Moved, Repeated
 from renorm.graph.op import OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, boolean, f32, i64
@@ -26,8 +26,10 @@ class Tile(Movement):
             return super().from_onnx(node)
         x, tiles, axis = node.operands
         if tiles.data is None or axis.data is None:
-            raise OperandError(
-                "Tile: tiles and axis are computed when the network runs", do="export at opset 6 or later"
+            raise UntoldOperand(
+                "Tile: tiles and axis are computed when the network runs",
+                do="export at opset 6 or later",
+                operand=axis if axis.data is None else tiles,
             )
         repeats = np.ones(x.rank, np.int64)
         repeats[int(axis.data.reshape(()))] = int(tiles.data.reshape(()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -20,6 +21,7 @@ from renorm.passes.dead_code import discard_dead
 _SMALL = 1024  # elements of what is computed for an operand that must be known
 _FREE = 1 << 20  # bytes that a folded constant may have in any case
 _IN_ALL = 1 << 28  # bytes that all constants folded in one go may have in any case
+_DEQUANTIZES = "dequantize_linear"
 _GROWTH = 2  # how many times larger than its operands it may be otherwise; Expand and ConstantOfShape stay computed
 
 
@@ -83,16 +85,19 @@ class FoldConstants:
     """op(constants) -> constant, in float64 rounded once, integers exactly; Shape of a fixed shape -> constant.
 
     A node that is kept, one whose result is an output of the graph, and one whose result is much larger than its
-    operands stay; and so do all from where together they would be much larger than the constants that there were.
+    operands stay; and so do all from where together they would be much larger than the constants that there were. What
+    is dequantized has a few times the bytes of its file, and does not count. stays: which other nodes do.
     """
+
+    stays: Callable[[Node], bool] = lambda _: False
 
     def run(self, graph: Graph, context: Context) -> None:
         gone: list[Node] = []
         left = max(_IN_ALL, _GROWTH * sum(map(_bytes, graph.constants.values())))
         for node in graph.nodes:
-            if context.kept(node) or not self._may_fold(graph, node):
+            if context.kept(node) or self.stays(node) or not self._may_fold(graph, node):
                 continue
-            left -= sum(map(_bytes, node.outputs))
+            left -= sum(map(_bytes, node.outputs)) if node.op.name != _DEQUANTIZES else 0
             if left < 0:
                 break
             tracked = _tracked(node)
@@ -114,7 +119,9 @@ class FoldConstants:
         operands = [v for v in node.inputs if v is not None]
         if not all(v.is_constant for v in operands):
             return False
-        return sum(map(_bytes, results)) <= max(_FREE, _GROWTH * sum(map(_bytes, operands)))
+        return node.op.name == _DEQUANTIZES or sum(map(_bytes, results)) <= max(
+            _FREE, _GROWTH * sum(map(_bytes, operands))
+        )
 
 
 def _tracked(node: Node) -> np.ndarray[Any, Any] | None:

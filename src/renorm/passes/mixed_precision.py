@@ -52,7 +52,7 @@ class ChoosePrecision:
             node = "" if v.producer is None else v.producer.name
             record = PrecisionRecord(v.name, node, v.held_dtype, prod(context.typical(v.shape)), reason)
             context.precisions.append(record)
-        _round_weights(graph)
+        round_weights(graph)
         if uses_matrix_unit(context.target, context.precision):
             _round_data(graph, context.precision)
 
@@ -88,34 +88,34 @@ def arithmetic(context: Context) -> str:
 def plan(graph: Graph, context: Context) -> dict[Value, str]:
     """Return for each float32 value that goes from kernel to kernel, or into a product, why it stays so, as a sentence;
     "" where it is held in fewer digits."""
-    reasons, candidates, found = _Reasons(graph, context), _candidates(graph), dict[Value, str]()
-    for together in _lying_together(graph, candidates):
+    reasons, asked, found = _Reasons(graph, context), candidates(graph), dict[Value, str]()
+    for together in lying_together(graph, asked):
         said = {v: reasons.of(v) for v in together}
         first = next((v for v in together if said[v]), None)
         small = [reasons.small(v) for v in together]
         for v in together:
-            if v not in candidates:
+            if v not in asked:
                 continue
             if first is not None:
                 found[v] = said[v] or f"it lies in one memory with {first.name!r}: {said[first]}"
             else:
                 found[v] = reasons.small(v) if all(small) else ""
-    return {v: found[v] for v in candidates}
+    return {v: found[v] for v in asked}
 
 
-def _candidates(graph: Graph) -> dict[Value, None]:
+def candidates(graph: Graph) -> dict[Value, None]:
     """Return float32 values that another kernel reads, and those that a product multiplies with a weight."""
     inside = {n: g.name for g in graph.groups for n in g.nodes}
     found = dict[Value, None]()
     for v in (v for n in graph.nodes for v in n.outputs):
         leaves = any(inside[u] != inside[n] for n in [v.producer] if n for u in v.readers)
-        is_data = any(u.inputs[0] is v and _weights(u) for u in v.readers)
+        is_data = any(u.inputs[0] is v and weights(u) for u in v.readers)
         if v.dtype == "float32" and not graph.is_output(v) and (leaves or is_data):
             found[v] = None
     return found
 
 
-def _weights(node: Node) -> list[int]:
+def weights(node: Node) -> list[int]:
     """Return which operands are weights of a sum of products, and may be held as its data."""
     types = node.operand_types()
     if not node.op.is_product or node.op.magnifies_weights:
@@ -124,7 +124,7 @@ def _weights(node: Node) -> list[int]:
     return [i for i in constant if node.op.channel_axis(i, types) is not None]
 
 
-def _lying_together(graph: Graph, candidates: Collection[Value]) -> list[list[Value]]:
+def lying_together(graph: Graph, candidates: Collection[Value]) -> list[list[Value]]:
     """Return the candidates, each with all values that may lie in one memory with it."""
     above: dict[Value, Value] = {}
 
@@ -172,7 +172,7 @@ class _Reasons:
         count = prod(self._context.typical(v.shape))
         if count >= SMALL and v.rank > 1:
             return ""
-        large = (u.inputs[i] for u in v.readers if u.inputs[0] is v for i in _weights(u))
+        large = (u.inputs[i] for u in v.readers if u.inputs[0] is v for i in weights(u))
         if any(w is not None and prod(static(w.shape)) >= LARGE_WEIGHT for w in large):
             return ""
         return f"it has {count} elements" if v.rank > 1 else "it has one axis"
@@ -229,7 +229,7 @@ def _multiplied(group: Group) -> set[Value]:
     else in the kernel reads."""
     found = set[Value]()
     for n in group.nodes:
-        if (data := n.inputs[0] if n.inputs and _weights(n) else None) is not None:
+        if (data := n.inputs[0] if n.inputs and weights(n) else None) is not None:
             before = _before(data, group)
             makers = {n, *(v.producer for v in before if v.producer in group.nodes)}
             found |= {v for v in before if all(u in makers for u in v.readers if u in group.nodes)}
@@ -268,7 +268,7 @@ def _is_held(node: Node, group: Group, dtype: str) -> bool:
     return True
 
 
-def _round_weights(graph: Graph) -> None:
+def round_weights(graph: Graph) -> None:
     """Have each weight whose data is held in fewer digits be a constant that these hold."""
     made: dict[tuple[Value, str], Value] = {}
     for node in graph.nodes:

@@ -25,8 +25,10 @@ from renorm.passes import (
     dilation,
     flattened_products,
     fold,
+    integer_products,
     padding,
     products,
+    quantization,
     raise_attention,
     selection,
     simplify,
@@ -41,11 +43,14 @@ from renorm.passes.context import Context, Pass, check_keep
 from renorm.passes.dead_code import RemoveDeadCode
 from renorm.passes.filled_channels import FillChannels
 from renorm.passes.fuse import Fuse, OneNodePerKernel
+from renorm.passes.held_integers import HoldIntegers
 from renorm.passes.layouts import ChooseLayouts
 from renorm.passes.mixed_precision import ChoosePrecision, arithmetic
 from renorm.passes.norm_fates import Ledger
 from renorm.passes.partition import ClaimGroups, KeepUnits
+from renorm.passes.quantized_products import MultiplyIntegers, is_weight
 from renorm.passes.raising import RaiseNorms
+from renorm.passes.recurrent import TakeStepsApart
 from renorm.passes.rewriting import ApplyRules
 from renorm.passes.statistics import StatisticsOfTiles
 from renorm.runtime.report import Report
@@ -60,28 +65,31 @@ MODEL: list[tuple[int, Pass]] = [
     (0, ApplyRules(simplify.IDENTITIES)),
     (0, FixStaticOperands()),
     (1, RemoveDeadCode()),
-    (1, FoldConstants()),
+    (1, FoldConstants(is_weight)),
     (1, ShareCommon()),
     (2, RaiseNorms()),
     (2, KeepUnits()),  # of norms that are there now
     (0, ClaimGroups()),  # on constants that are computed, and before anything is taken apart
     (2, ApplyRules((*simplify.RULES, *padding.RULES, *dilation.RULES, *products.RULES, *fold.RULES))),
-    (2, FoldConstants()),
+    (2, FoldConstants(is_weight)),
     (1, RemoveDeadCode()),
 ]
 
 IN_KERNELS = (
     *contractions.RULES, *raise_attention.RULES, *decompose.RULES, *collapse_pixels.RULES, *simplify.KERNEL_RULES,
+    *quantization.RULES, *integer_products.RULES,
 )  # fmt: skip
 
 # Passes towards kernels.
 KERNELS: list[tuple[int, Pass]] = [
     (0, FixStaticOperands(opens=True)),
+    (0, TakeStepsApart()),
     (0, ApplyRules((*unpack.RULES, *split_variadic.RULES))),
     (2, JoinBatchNorms()),
     (2, ApplyRules(flattened_products.RULES)),
     (2, RemoveDeadCode()),  # views, beside which patterns would find other readers
     (2, ApplyRules(IN_KERNELS)),
+    (2, MultiplyIntegers()),
     (1, FoldConstants()),
     (1, ShareCommon()),
     (0, RemoveDeadCode()),  # at every level: a kernel whose result nobody reads has nothing to write
@@ -92,6 +100,7 @@ KERNELS: list[tuple[int, Pass]] = [
     (0, OneNodePerKernel()),
     (2, Fuse()),
     (0, ChoosePrecision()),  # of what goes from kernel to kernel
+    (2, HoldIntegers()),
     (3, ChooseLayouts()),  # of the same
 ]
 

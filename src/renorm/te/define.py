@@ -239,6 +239,7 @@ FLOAT_MAX: dict[str, Scalar] = {
     "float32": (2 - 2.0**-23) * 2.0**127,
     "float16": (2 - 2.0**-10) * 2.0**15,
     "bfloat16": (2 - 2.0**-7) * 2.0**127,
+    **{name: f.greatest for name, f in dtypes.FORMATS.items()},
 }
 
 

@@ -7,7 +7,7 @@ in 64 bits. Every element is computed at once: an axis is an array along its own
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,17 @@ from renorm.tir.arithmetic import FUNCTIONS, UFUNCS
 
 Array = np.ndarray[Any, Any]
 
+
+def _shifted(shift: Callable[[Array, Array], Array], beyond: Callable[[Array], Array]) -> Callable[..., Array]:
+    """Return a shift of integers. beyond: what one by a negative number, or by all bits, gives."""
+
+    def shifted(a: Array, b: Array) -> Array:
+        inside = (b >= 0) & (b < 8 * a.dtype.itemsize)
+        return np.where(inside, shift(a, np.where(inside, b, 0)), beyond(a))
+
+    return shifted
+
+
 _CALLS = {
     "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh, "abs": np.abs, "sin": np.sin, "cos": np.cos,
     "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh,
@@ -30,6 +41,9 @@ _CALLS = {
     "trunc": np.trunc, "round": np.rint, "sign": np.sign, "isnan": np.isnan, "isinf": np.isinf, "fmod": np.fmod,
     "rsqrt": lambda x: 1 / np.sqrt(x), "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "likely": lambda x: x,
     "fma": lambda a, b, c: a * b + c, "erf": np.vectorize(math.erf, otypes=[float]),
+    "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor,
+    "shift_left": _shifted(np.left_shift, np.zeros_like),
+    "shift_right": _shifted(np.right_shift, lambda a: np.minimum(np.sign(a), 0)),
 }  # fmt: skip
 _REDUCE = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 

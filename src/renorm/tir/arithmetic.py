@@ -1,6 +1,6 @@
 """Scalar arithmetic of the loop interpreter: what each operator and intrinsic gives, type by type.
 
-Values are Python integers and bools, np.float64, and np.float32, which also carries the 16-bit floats. Templates are
+Values are Python integers and bools, np.float64, and np.float32, which also carries narrower floats. Templates are
 Python expressions with a {} for each operand, over the names of FUNCTIONS.
 """
 
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dtypes
-from renorm.core.conversion import truncated, wrapping
-from renorm.expr.nodes import INTRINSICS, fold_integers
+from renorm.core.conversion import converted, truncated, wrapping
+from renorm.expr.nodes import INTRINSICS, OF_BITS, fold_integers
 
 
 def cells(array: np.ndarray[Any, Any], dtype: str) -> list[Any]:
@@ -28,6 +28,8 @@ def cells(array: np.ndarray[Any, Any], dtype: str) -> list[Any]:
 def rounded(value: float, dtype: str) -> Any:
     """`value` rounded to a float type, in the type that computes with it."""
     with np.errstate(all="ignore"):
+        if dtype in dtypes.FORMATS:
+            return np.float32(converted(np.asarray(value, np.float64), dtype))
         narrow = dtypes.numpy_dtype(dtype).type(value)
         return dtypes.numpy_dtype(dtypes.compute_dtype(dtype)).type(narrow)
 
@@ -45,6 +47,8 @@ def _to_float(dtype: str) -> Callable[[Any], Any]:
     narrow = dtypes.numpy_dtype(dtype).type
     if dtype in ("float32", "float64"):
         return narrow
+    if dtype in dtypes.FORMATS:
+        return lambda x: rounded(float(x), dtype)
     return lambda x: np.float32(narrow(np.float64(x)))
 
 
@@ -124,6 +128,11 @@ _INTEGER: dict[str, Callable[..., Any]] = {
     "sign": lambda x: (x > 0) - (x < 0),
     "fmod": lambda a, b: int(math.copysign(abs(a) % abs(b), a)),
     "fma": lambda a, b, c: a * b + c,
+    "bitwise_and": lambda a, b: a & b,
+    "bitwise_or": lambda a, b: a | b,
+    "bitwise_xor": lambda a, b: a ^ b,
+    "shift_left": lambda a, b: a << b if 0 <= b < 64 else 0,  # which wraps
+    "shift_right": lambda a, b: a >> (b if 0 <= b < 64 else 64),
 }
 
 
@@ -140,6 +149,8 @@ def _power(a: Any, b: Any) -> Any:
     return type(a)(np.power(np.float64(a), np.float64(b)))
 
 
+_INTEGERS = [name for name in dtypes.MOVED if dtypes.is_int(name)]
+
 FUNCTIONS: dict[str, Any] = {
     "_select": lambda c, a, b: a if c else b,
     "_ramp": lambda b, k, n: [b + k * i for i in range(n)],
@@ -155,19 +166,20 @@ FUNCTIONS: dict[str, Any] = {
     "_int_abs": abs,  # of the least number, which is that number, as in NumPy
     "_int_sign": _INTEGER["sign"],
     "_int_fmod": _INTEGER["fmod"],
-    "_int_fma": _INTEGER["fma"],
+    **{f"_int_{name}": _INTEGER[name] for name in ("fma", *OF_BITS - {"popcount"})},
     "_sign": np.sign,
     "_fmod": np.fmod,
     **{f"_{name}": f for name, f in _EXACT.items()},
     **{f"_{name}_f64": _rounding(f, np.float64) for name, f in _WIDE.items()},
     **{f"_{name}_f32": _rounding(f, np.float32) for name, f in _WIDE.items()},
-    **{f"_wrap_{name}": _wrap(name) for name in dtypes.INTS},
-    **{f"_toint_{name}": _float_to_int(name) for name in dtypes.INTS},
+    **{f"_wrap_{name}": _wrap(name) for name in _INTEGERS},
+    **{f"_toint_{name}": _float_to_int(name) for name in _INTEGERS},
     **{f"_popcount_{name}": _popcount(name) for name in dtypes.INTS},
 }
 for _name in ("float32", "float64", "float16"):
     FUNCTIONS[f"_to_{_name}"] = _to_float(_name)
-FUNCTIONS["_to_bfloat16"] = lambda x: _to_float("bfloat16")(x)  # resolved when met: it needs ml_dtypes
+for _name in ("bfloat16", *dtypes.FORMATS):  # resolved when met: these need ml_dtypes
+    FUNCTIONS[f"_to_{_name}"] = lambda x, name=_name: _to_float(name)(x)
 
 
 def binary(op: str, dtype: str, wraps: bool) -> str:

@@ -6,14 +6,15 @@ A kernel becomes Python source, one line per statement, that follows the IR to t
   computed in float32; transcendental functions are computed in float64 and rounded once; `round` goes to even;
 - integers that were read from memory wrap in their type, index arithmetic does not;
 - parallel loops run backwards, so that iterations which are not independent show;
-- GPU axes run block by block, every thread a generator that stops at barriers; odd blocks run their threads backwards.
+- GPU axes run block by block, every thread a generator that stops at barriers, in an order of choice; accesses to
+  shared and global memory that race are found in every order (interpret_gpu.py).
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,8 @@ from renorm.expr.nodes import (
 )
 from renorm.expr.rewrite import substitute
 from renorm.expr.simplify import simplify
-from renorm.tir import arithmetic
+from renorm.tir import arithmetic, interpret_accesses
+from renorm.tir.interpret_gpu import Launch, Shadow
 from renorm.tir.nodes import (
     BLOCK_AXES,
     THREAD_AXES,
@@ -60,22 +62,28 @@ from renorm.tir.nodes import (
 )
 
 _AXES = BLOCK_AXES + THREAD_AXES
-_Thread = Callable[..., Iterator[int]]
 
 
-def run(kernel: Kernel, arrays: Sequence[np.ndarray[Any, Any]], extents: Sequence[int] = ()) -> None:
+def run(
+    kernel: Kernel,
+    arrays: Sequence[np.ndarray[Any, Any]],
+    extents: Sequence[int] = (),
+    order: int = 0,
+    races: bool = True,
+) -> None:
     """Runs the kernel on one array per parameter, in order; what it stores to is written back into the arrays.
-    extents: the open ones that are given, in order.
+    extents: the open ones that are given, in order. order: a seed of the order of blocks and threads of GPU axes, 0 for
+    that of their numbers. races: whether to look for races between them.
 
-    Arrays may have any shape; their elements in C order are the buffer. Raises InvalidInput for arrays that do not fit,
-    InvalidLoops for an access outside a buffer, a read of memory never written, a barrier that not all threads reach.
+    Arrays may have any shape; their elements in C order are the buffer, and the same memory is the same buffer. Raises
+    InvalidInput for arrays that do not fit, InvalidLoops for an access outside a buffer, a read of memory never
+    written, a barrier that not all threads reach, a race.
     """
     if len(extents) != len(kernel.given):
         names = ", ".join(v.name for v in kernel.given)
         raise InvalidInput(f"kernel {kernel.name} takes {len(kernel.given)} extents, not {len(extents)}", [names])
     if len(arrays) != len(kernel.params):
         raise InvalidInput(f"kernel {kernel.name} takes {len(kernel.params)} arrays, not {len(arrays)}")
-    memory: list[list[Any]] = []
     sizes = buffer_sizes(kernel, extents)
     for buffer, size, array in zip(kernel.params, sizes, arrays, strict=True):
         if dtypes.from_numpy(array.dtype) != buffer.dtype or array.size < size:
@@ -83,8 +91,13 @@ def run(kernel: Kernel, arrays: Sequence[np.ndarray[Any, Any]], extents: Sequenc
                 f"kernel {kernel.name}: parameter {buffer.name} takes {buffer.dtype}[{size}]",
                 [f"got {array.dtype}[{array.size}]"],
             )
-        memory.append(arithmetic.cells(array.reshape(-1)[:size], buffer.dtype))
-    source = _Source(kernel)
+    same = _same(arrays)
+    memory: list[list[Any]] = []
+    for i, first in enumerate(same):
+        longest = max((j for j, other in enumerate(same) if other == first), key=sizes.__getitem__)
+        cells = arrays[longest].reshape(-1)[: sizes[longest]]
+        memory.append(memory[first] if first < i else arithmetic.cells(cells, kernel.params[i].dtype))
+    source = _Source(kernel, same, order, races)
     with np.errstate(all="ignore"):
         source.function()(*extents, *memory)
     written = {id(s.buffer) for s in walk(kernel.body) if isinstance(s, Store)}
@@ -92,7 +105,16 @@ def run(kernel: Kernel, arrays: Sequence[np.ndarray[Any, Any]], extents: Sequenc
         if id(buffer) in written:
             # integers at once in their type: NumPy would make float64 of a list that spans int64 and uint64
             kind = None if dtypes.is_float(buffer.dtype) else array.dtype
-            array.flat[:size] = np.array(values, kind).astype(array.dtype)
+            array.flat[:size] = np.array(values[:size], kind).astype(array.dtype)
+
+
+def _same(arrays: Sequence[np.ndarray[Any, Any]]) -> list[int]:
+    """Return, for each array, the number of the first one that is the same memory read as the same type."""
+    found: dict[Any, int] = {}
+    return [
+        found.setdefault((a.ctypes.data, a.dtype) if a.size and a.flags.c_contiguous else i, i)
+        for i, a in enumerate(arrays)
+    ]
 
 
 def buffer_sizes(kernel: Kernel, extents: Sequence[int]) -> list[int]:
@@ -117,18 +139,23 @@ def python_source(kernel: Kernel) -> str:
 class _Source:
     """Python source of a kernel: integers are Python's, floats NumPy scalars, vectors lists, buffers lists of cells."""
 
-    def __init__(self, kernel: Kernel):
-        self._kernel = kernel
+    def __init__(self, kernel: Kernel, same: Sequence[int] = (), order: int = 0, races: bool = True):
+        self._kernel, self._order, self._races = kernel, order, races
+        # buffers whose accesses are noted in the launch that is written, and the names of their shadows
+        self._shadows: dict[Buffer, str] = {}
+        self._same = {p: kernel.params[first] for p, first in zip(kernel.params, same)}
         self._lines: list[str] = []
         self._depth = 1
         self._names: dict[int, str] = {}
         self._loops: list[Var] = []
+        self._axes = set[Var]()
         self._constants: dict[tuple[str, str], str] = {}
         self._globals: dict[str, Any] = dict(arithmetic.FUNCTIONS)
-        self._globals |= {"_launch": _launch, "_outside": _outside, "_unwritten": _unwritten}
-        self._globals |= {"_lanewise": _lanewise, "_gather": _gather, "_scatter": _scatter, "_new": _new}
+        self._globals |= interpret_accesses.FUNCTIONS | {"_Launch": Launch, "_Shadow": Shadow}
         self._count = itertools.count()
+        self._has_axes = _has_axes(kernel.body)
         self._in_region = False
+        self._buffers = list(kernel.params)  # global ones, so far
         for v in kernel.given:
             self._bind(v)
         for p in kernel.params:
@@ -174,6 +201,9 @@ class _Source:
     # ---- statements
 
     def _stmt(self, s: Stmt) -> None:
+        if self._has_axes and not self._in_region and isinstance(s, (For, If)) and _has_axes(s):
+            self._region(s)
+            return
         match s:
             case Seq(stmts=stmts):
                 for x in stmts:
@@ -193,14 +223,24 @@ class _Source:
                     self._emit("else:")
                     self._block(s.otherwise)
             case Allocate(buffer=buffer, body=body):
-                shared = self._in_region and buffer.scope in ("shared", "global")
                 size = self._size(buffer)
-                memory = f"_memory.setdefault({next(self._count)}, _new({size}))" if shared else None
-                self._emit(f"{self._bind(buffer)} = {memory or f'_new({size})'}")
+                if not self._in_region:
+                    self._buffers.append(buffer)
+                    self._emit(f"{self._bind(buffer)} = _new({size})")
+                elif buffer.scope in ("shared", "global"):
+                    # empty in each round of the loops around, though it is one piece of memory: whose accesses may
+                    # race with those of the round before
+                    rounds = [self._names[id(v)] for v in self._loops if v not in self._axes]
+                    self._emit(f"{self._bind(buffer)} = {self._of_block(f'_new({size})', rounds)}")
+                    if self._races:
+                        self._note(buffer, self._of_block(f"_Shadow({buffer.name!r}, {size}, _launch)", []))
+                else:
+                    self._emit(f"{self._bind(buffer)} = _new({size})")
                 self._stmt(body)
             case Barrier():
                 if self._in_region:
                     self._emit(f"yield {next(self._count)}")
+                    self._emit("_me = _launch.now + _number")
             case Store():
                 self._store(s)
             case Prefetch():
@@ -211,11 +251,9 @@ class _Source:
     def _for(self, s: For) -> None:
         start, extent = self._index(s.start), self._index(s.extent)
         if s.kind in _AXES:
-            if not self._in_region:
-                self._region(s)
-                return
             # an axis of the region around: threads beyond this loop's extent leave it out
             var = self._bind(s.var)
+            self._axes.add(s.var)
             self._emit(f"{var} = _{s.kind.replace('.', '_')} + {start}")
             self._emit(f"if {var} < {start} + {extent}:")
         else:
@@ -226,8 +264,8 @@ class _Source:
         self._block(s.body)
         self._loops.pop()
 
-    def _region(self, s: For) -> None:
-        """A nest of GPU axes: a generator for one thread, and its launch."""
+    def _region(self, s: Stmt) -> None:
+        """A nest with GPU axes: a generator for one thread, and its launch."""
         extents = dict.fromkeys(_AXES, 1)
         for x in walk(s):
             if isinstance(x, For) and x.kind in _AXES:
@@ -237,16 +275,42 @@ class _Source:
                         f"kernel {self._kernel.name}: the extent of {x.kind} is not a constant: {x.extent}"
                     )
                 extents[x.kind] = max(extents[x.kind], extent)
+        self._emit(f"_launch = _Launch({self._kernel.name!r}, {tuple(extents.values())}, {self._order})")
+        if self._races:
+            self._note_written(s)
         thread = self._fresh("_thread")
-        self._emit(f"def {thread}({', '.join('_' + a.replace('.', '_') for a in _AXES)}, _memory):")
+        self._emit(f"def {thread}({', '.join('_' + a.replace('.', '_') for a in _AXES)}, _memory, _number):")
         self._in_region = True
         self._depth += 1
-        self._for(s)
+        self._emit("_me = _launch.now + _number")
+        self._stmt(s)
         self._emit("return")
         self._emit("yield")  # a generator even where there is no barrier
         self._depth -= 1
         self._in_region = False
-        self._emit(f"_launch({self._kernel.name!r}, {thread}, {tuple(extents.values())})")
+        self._shadows.clear()
+        self._emit(f"_launch.run({thread})")
+
+    def _note_written(self, s: Stmt) -> None:
+        """Shadows of the global buffers that a launch writes: reads alone never race."""
+        written = {self._same.get(x.buffer, x.buffer) for x in walk(s) if isinstance(x, Store)}
+        for b in self._buffers:
+            first = self._same.get(b, b)
+            if first in self._shadows:
+                self._shadows[b] = self._shadows[first]
+            elif first in written:
+                self._note(b, f"_Shadow({b.name!r}, len({self._name(b)}), _launch)")
+
+    def _note(self, buffer: Buffer, shadow: str) -> None:
+        """Have accesses to a buffer noted in a shadow."""
+        name = self._shadows[buffer] = self._fresh("_s")
+        self._emit(f"{name} = {shadow}")
+        self._emit(f"{name}_r, {name}_w = {name}.read, {name}.written")
+
+    def _of_block(self, made: str, rounds: list[str]) -> str:
+        """What a block has once in a round: made by its first thread that comes here."""
+        key = f"({', '.join([str(next(self._count)), *rounds])},)"
+        return f"_memory.get({key}) or _memory.setdefault({key}, {made})"
 
     def _size(self, buffer: Buffer) -> str:
         return self._value(buffer.size) if isinstance(buffer.size, Expr) else str(buffer.size)
@@ -255,6 +319,10 @@ class _Source:
         """The loop variables of this place, for messages."""
         return "{" + ", ".join(f"{v.name!r}: {self._names[id(v)]}" for v in self._loops) + "}"
 
+    def _shadow(self, buffer: Buffer) -> str:
+        """What accesses to vectors note themselves with."""
+        return f"(_launch, {self._shadows[buffer]}, _me)" if buffer in self._shadows else "None"
+
     def _store(self, s: Store) -> None:
         memory, (name, size) = self._name(s.buffer), (s.buffer.name, self._size(s.buffer))
         convert = arithmetic.store_function(s.buffer.dtype)
@@ -262,7 +330,7 @@ class _Source:
             predicate = "None" if s.predicate is None else self._value(s.predicate)
             self._emit(
                 f"_scatter({memory}, {name!r}, {self._index(s.index)}, {self._value(s.value)}, {predicate}, {convert}, "
-                f"{self._where()})"
+                f"{self._where()}, {self._shadow(s.buffer)})"
             )
             return
         if s.predicate is not None:
@@ -271,6 +339,9 @@ class _Source:
         at = self._fresh("_i")
         self._emit(f"{at} = {self._index(s.index)}")
         self._emit(f"if not 0 <= {at} < {size}: _outside({name!r}, {size}, {at}, {self._where()})")
+        if shadow := self._shadows.get(s.buffer):
+            self._emit(f"if {shadow}_w[{at}] != _me and not {shadow}.writes({at}, _me):")
+            self._emit(f"    _launch.race({shadow}, {at}, _me, 'writes', {self._where()})")
         self._emit(f"{memory}[{at}] = {convert}({self._value(s.value)})")
         if s.predicate is not None:
             self._depth -= 1
@@ -293,6 +364,8 @@ class _Source:
             case Binary(op=op, a=a, b=b):
                 data = reads(e) or e.dtype not in INDEX_TYPES
                 wraps = op in ARITHMETIC and not exact and dtypes.is_int(e.dtype) and data
+                if op in ("//", "%") and not wraps and dtypes.is_int(a.dtype) and isinstance(b, Const) and b.value > 0:
+                    return self._apply(f"({{}} {op} {{}})", (a, b), exact, e.lanes)  # as Python's, and much quicker
                 return self._apply(arithmetic.binary(op, a.dtype, wraps), (a, b), exact, e.lanes)
             case Not(a=a):
                 return self._apply("(not {})", (a,), exact, e.lanes)
@@ -344,9 +417,13 @@ class _Source:
         predicate = "None" if e.predicate is None else self._value(e.predicate)
         zero = self._constant(Const(0, e.dtype))
         if e.lanes > 1:
-            return f"_gather({memory}, {name!r}, {index}, {predicate}, {zero}, {self._where()})"
+            shadow = self._shadow(buffer)
+            return f"_gather({memory}, {name!r}, {index}, {predicate}, {zero}, {self._where()}, {shadow})"
         at = self._fresh("_i")
         inside = f"{memory}[{at}] if 0 <= ({at} := {index}) < {size}"
+        if shadow := self._shadows.get(buffer):
+            raced = f"_launch.race({shadow}, {at}, _me, 'reads', {self._where()})"
+            inside += f" and ({shadow}_r[{at}] == _me or {shadow}.reads({at}, _me) or {raced})"
         read = f"({inside} else _outside({name!r}, {size}, {at}, {self._where()}))"
         if buffer not in self._kernel.params:
             cell = self._fresh("_v")
@@ -354,79 +431,5 @@ class _Source:
         return read if e.predicate is None else f"({read} if {predicate} else {zero})"
 
 
-# ---- what the generated program calls
-
-
-_POISON = -0x5A5A5A5A  # what a lane of integers holds that was never written
-
-
-def _new(size: int) -> list[Any]:
-    return [None] * size
-
-
-def _at_loops(loops: dict[str, int]) -> str:
-    return "at " + (", ".join(f"{name} = {value}" for name, value in loops.items()) or "the root")
-
-
-def _outside(name: str, size: int, index: int, loops: dict[str, int]) -> Any:
-    raise InvalidLoops(f"{name}[{index}] is outside {name}, which has {size} elements", [_at_loops(loops)])
-
-
-def _unwritten(name: str, index: int, loops: dict[str, int]) -> Any:
-    raise InvalidLoops(f"{name}[{index}] is read before anything is written there", [_at_loops(loops)])
-
-
-def _lanewise(f: Callable[..., Any], *columns: list[Any]) -> list[Any]:
-    return [f(*lane) for lane in zip(*columns, strict=True)]
-
-
-def _gather(memory: list[Any], name: str, indices: Any, predicate: Any, zero: Any, loops: dict[str, int]) -> list[Any]:
-    lanes = len(indices)
-    wanted = [True] * lanes if predicate is None else predicate if isinstance(predicate, list) else [predicate] * lanes
-    result: list[Any] = []
-    for i, p in zip(indices, wanted, strict=True):
-        if p and not 0 <= i < len(memory):
-            _outside(name, len(memory), i, loops)
-        cell = memory[i] if p else zero
-        # a lane that was never written may be read beside others, as long as nobody uses it: NaN shows who does
-        result.append(cell if cell is not None else zero * np.nan if isinstance(zero, np.floating) else _POISON)
-    return result
-
-
-def _scatter(
-    memory: list[Any],
-    name: str,
-    indices: Any,
-    values: list[Any],
-    predicate: Any,
-    convert: Callable[[Any], Any],
-    loops: dict[str, int],
-) -> None:
-    lanes = len(values)
-    wanted = [True] * lanes if predicate is None else predicate if isinstance(predicate, list) else [predicate] * lanes
-    for i, v, p in zip(indices, values, wanted, strict=True):
-        if p:
-            if not 0 <= i < len(memory):
-                _outside(name, len(memory), i, loops)
-            memory[i] = convert(v)
-
-
-def _launch(kernel: str, thread: _Thread, extents: tuple[int, ...]) -> None:
-    """Runs all blocks of a region one after the other; within one, all threads from barrier to barrier."""
-    blocks, threads = extents[:3], extents[3:]
-    for number, block in enumerate(itertools.product(*(range(n) for n in blocks))):
-        memory: dict[int, list[Any]] = {}
-        running = [thread(*block, *t, memory) for t in itertools.product(*(range(n) for n in threads))]
-        if number % 2:
-            running.reverse()
-        while True:
-            reached = [next(t, None) for t in running]
-            if all(r is None for r in reached):
-                break
-            if len(set(reached)) > 1:
-                places = [sum(r == place for r in reached) for place in dict.fromkeys(reached) if place is not None]
-                raise InvalidLoops(
-                    f"kernel {kernel}: not all threads of block {block} reach the same barrier",
-                    [f"{count} of {len(reached)} threads stop at one barrier" for count in places],
-                    do="move the barrier out of conditions and loops that differ between threads",
-                )
+def _has_axes(s: Stmt) -> bool:
+    return any(isinstance(x, For) and x.kind in _AXES for x in walk(s))

@@ -78,6 +78,8 @@ def _problem(e: Expr) -> str | None:
         case Binary(op=op, a=a, b=b):
             if type_text(a) != type_text(b):
                 return f"operands of {op} are {type_text(a)} and {type_text(b)}"
+            if dtypes.is_stored(a.dtype):
+                return f"operands of {op} are {type_text(a)}, which is storage only"
             if op in LOGICAL and a.dtype != "bool":
                 return f"operands of {op} are {type_text(a)}, not bool"
             if op in ARITHMETIC and a.dtype == "bool" and op not in _OF_BOOLS:
@@ -91,6 +93,8 @@ def _problem(e: Expr) -> str | None:
         case Call(name=name, args=args):
             if len({type_text(a) for a in args}) > 1:
                 return f"arguments of {name} are {', '.join(type_text(a) for a in args)}"
+            if name != "likely" and dtypes.is_stored(args[0].dtype):
+                return f"arguments of {name} are {type_text(args[0])}, which is storage only"
             if name in PREDICATES and not dtypes.is_float(args[0].dtype):
                 return f"the argument of {name} is {args[0].dtype}, not a float"
         case Load():

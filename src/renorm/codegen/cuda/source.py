@@ -8,7 +8,8 @@
     barrier                            __syncthreads()
     vectorized loop                    accesses of up to 16 bytes where memory lies so (vectors.py), else unrolled
 
-float16 and bfloat16 are storage: they widen to float when loaded and round when stored.
+float16 and bfloat16 are storage: they widen to float when loaded and round when stored. Elements of at most 8 bits that
+are storage, too, stay bytes until they are cast (stored_types.py).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isinf, isnan
 
-from renorm.codegen.cuda import vectors
+from renorm.codegen.cuda import stored_types, vectors
 from renorm.codegen.cuda.vectors import Run, Runs
 from renorm.core import dtypes
 from renorm.core.dtypes import itemsize
@@ -67,6 +68,7 @@ _TYPES = {
     "float64": "double", "float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16", "bool": "bool",
     "int64": "long long", "int32": "int", "int16": "short", "int8": "signed char",
     "uint64": "unsigned long long", "uint32": "unsigned int", "uint16": "unsigned short", "uint8": "unsigned char",
+    **stored_types.TYPES,
 }  # fmt: skip
 _WIDEN = {"float16": "__half2float", "bfloat16": "__bfloat162float"}
 _NARROW = {"float16": "__float2half_rn", "bfloat16": "__float2bfloat16_rn"}
@@ -84,6 +86,10 @@ _OWN = {
     "min": "{t} {name}({t} a, {t} b) {{ return a != a || a < b ? a : b; }}",  # NaN propagates, as in NumPy
     "max": "{t} {name}({t} a, {t} b) {{ return a != a || a > b ? a : b; }}",
     # GPUs err by 2 units in the last place, which an integer power must not become another integer for
+    "shift_left": "{t} {name}({t} a, {t} b) {{ "
+    "return b < 0 || b >= (int)sizeof({t}) * 8 ? 0 : ({t})((unsigned long long)a << b); }}",
+    "shift_right": "{t} {name}({t} a, {t} b) {{ "
+    "return b < 0 || b >= (int)sizeof({t}) * 8 ? (a < 0 ? -1 : 0) : a >> b; }}",
     "pow": "{t} {name}({t} a, {t} b) {{ const {t} r = pow(a, b), n = rint(r); "
     "return fabs(r - n) <= 4.5e-16 * fabs(n) ? n : r; }}",
     "quotient": "{t} {name}({t} a, {t} b) {{ "  # -2**31 / -1 wraps
@@ -108,6 +114,7 @@ _WORDS = """
 RESERVED = frozenset((*_WORDS.split(), *INTRINSICS, *(f"{name}f" for name in INTRINSICS)))
 # a float as an integer: the nearest one of its type towards zero, 0 for NaN
 _SATURATED = "{t} {name}({s} x) {{ return x != x ? 0 : x <= {below} ? {low} : x >= {above} ? {high} : ({t})x; }}"
+_BITWISE = {"bitwise_and": " & ", "bitwise_or": " | ", "bitwise_xor": " ^ "}
 _INFIX = frozenset({"+", "-", "*", "/", "==", "!=", "<", "<=", ">", ">=", "&&", "||"})
 
 
@@ -192,7 +199,7 @@ class _Function:
         self._names: dict[int, str] = {}
         self._taken = set(RESERVED)
         self._bounds: dict[Var, tuple[int, int]] = {}
-        self._extents = dict.fromkeys((*BLOCK_AXES, *THREAD_AXES), 1)
+        self._extents = dict[str, int]()  # of the axes that it has
         self._held: dict[object, str] = {}  # elements that are in registers
         used = list(dict.fromkeys(b for s in walk_stmt(nest) for b in _buffers(s)))
         written = {s.buffer for s in walk_stmt(nest) if isinstance(s, Store)}
@@ -212,8 +219,8 @@ class _Function:
         if self._asked:
             self._line(1, f"extern __shared__ __align__(16) unsigned char {SHARED}[];")
         self._statement(nest, 1)
-        grid_x, grid_y, grid_z = (self._extents[a] for a in BLOCK_AXES)
-        x, y, z = (self._extents[a] for a in THREAD_AXES)
+        grid_x, grid_y, grid_z = (self._extents.get(a, 1) for a in BLOCK_AXES)
+        x, y, z = (self._extents.get(a, 1) for a in THREAD_AXES)
         reads, writes = (tuple(b for b in params if b in those) for those in (read, written))
         self.launch = Launch(name, (grid_x, grid_y, grid_z), (x, y, z), params, reads, writes, self._asked)
         threads = x * y * z
@@ -293,17 +300,15 @@ class _Function:
 
     def _loop(self, s: For, depth: int) -> None:
         start, extent = constant(s.start), constant(s.extent)
-        if s.kind in self._extents:
+        if s.kind in BLOCK_AXES + THREAD_AXES:
             if extent is None or start != 0:
                 raise InvalidLoops(
                     f"loop {s.var.name} over {s.kind} has extent {s.extent}, which must be a constant from 0"
                 )
             self._bounds[s.var] = (0, extent - 1)
             name = self._name(s.var, s.var.name)
-            widest = max(extent, self._extents[s.kind])
-            if self._extents[s.kind] not in (1, extent):
+            if self._extents.setdefault(s.kind, extent) != extent:  # all threads would run the smaller one
                 raise InvalidLoops(f"{s.kind} has extents {self._extents[s.kind]} and {extent} in one launch")
-            self._extents[s.kind] = widest
             self._line(depth, f"{{ const {self._index} {name} = {s.kind};")
             self._statement(s.body, depth + 1)
             self._line(depth, "}")
@@ -434,13 +439,32 @@ class _Function:
         return "(" + " * ".join([self._expr(e.a)] * exponent) + ")" if exponent else "1"
 
     def _cast(self, e: Cast) -> str:
-        if e.dtype == "bool":
-            return f"({self._expr(e.a)} != 0)"
-        if e.dtype in _NARROW:  # round to the narrow type, go on in float
-            return f"{_WIDEN[e.dtype]}({_NARROW[e.dtype]}((float){self._expr(e.a)}))"
-        if dtypes.is_float(e.a.dtype) and not dtypes.is_float(e.dtype):
-            return f"{self._saturated(_register(e.a.dtype), e.dtype)}({self._expr(e.a)})"
-        return f"(({_TYPES[_register(e.dtype)]}){self._expr(e.a)})"
+        text, source = self._expr(e.a), e.a.dtype
+        if dtypes.is_stored(source):
+            text, source = f"{self._stored(stored_types.decoder(source))}({text})", dtypes.compute_dtype(source)
+        if dtypes.is_stored(e.dtype):
+            is_float = dtypes.is_float(e.dtype)
+            if is_float and source == "float64":
+                text = f"{self._stored(stored_types.odd())}({text})"
+            text = self._as(text, source, "float32" if is_float else "int32")
+            return f"{self._stored(stored_types.encoder(e.dtype))}({text})"
+        return self._as(text, source, e.dtype)
+
+    def _stored(self, function: tuple[str, str]) -> str:
+        """The name of a device function for what is stored only, which is then defined in the source."""
+        name, text = function
+        self.needed[name] = text
+        return name
+
+    def _as(self, text: str, source: str, dtype: str) -> str:
+        """`text`, of dtype source, as another dtype."""
+        if dtype == "bool":
+            return f"({text} != 0)"
+        if dtype in _NARROW:  # round to the narrow type, go on in float
+            return f"{_WIDEN[dtype]}({_NARROW[dtype]}((float){text}))"
+        if dtypes.is_float(source) and not dtypes.is_float(dtype):
+            return f"{self._saturated(_register(source), dtype)}({text})"
+        return f"(({_TYPES[_register(dtype)]}){text})"
 
     def _saturated(self, source: str, dtype: str) -> str:
         """The name of a device function that makes an integer of a float."""
@@ -465,8 +489,10 @@ class _Function:
                 return f"{e.name}({args[0]})"
             case "popcount":
                 return f"__popcll({args[0]})"
-            case "sigmoid" | "sign":
-                return f"{self._own(e.name, e.dtype)}({args[0]})"
+            case "bitwise_and" | "bitwise_or" | "bitwise_xor":
+                return f"({_BITWISE[e.name].join(args)})"
+            case "sigmoid" | "sign" | "shift_left" | "shift_right":
+                return f"{self._own(e.name, e.dtype)}({', '.join(args)})"
             case "abs" if dtype not in ("float32", "float64"):
                 return f"({args[0]} < 0 ? -{args[0]} : {args[0]})"
             case name:
@@ -486,6 +512,8 @@ def _integer(n: int) -> str:
 
 
 def _constant(e: Const) -> str:
+    if dtypes.is_stored(e.dtype):
+        return stored_types.constant(e.value, e.dtype)
     if isinstance(e.value, bool):
         return "true" if e.value else "false"
     if isinstance(e.value, int):

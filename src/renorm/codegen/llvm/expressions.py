@@ -14,6 +14,7 @@ from renorm.codegen.llvm.index import Indices, is_index
 from renorm.codegen.llvm.lanes import Lanes, Variable
 from renorm.codegen.llvm.memory import Memory
 from renorm.codegen.llvm.ssa import I32, I64, Function, Value, constant, constants, poison, vector
+from renorm.codegen.llvm.stored_types import held
 from renorm.core import dtypes
 from renorm.core.errors import InternalError
 from renorm.core.linear import Form
@@ -53,7 +54,7 @@ class Expressions:
         """The value of `e`, of the register type of its dtype."""
         match e:
             case Const():
-                return constant(types.register_type(e.dtype), e.value)
+                return constant(types.register_type(e.dtype), held(e.dtype, e.value))
             case Var() if e in self.lets:
                 return self.lets[e]
             case Broadcast():
@@ -233,6 +234,10 @@ class Expressions:
                 return integers.truncated(f, args[0], args[1], True, unsigned)
             case "popcount":
                 return f.intrinsic("ctpop", first)
+            case "bitwise_and" | "bitwise_or" | "bitwise_xor":
+                return f.op(e.name.removeprefix("bitwise_"), args[0], args[1])
+            case "shift_left" | "shift_right":
+                return integers.shifted(f, args[0], args[1], e.name == "shift_left", unsigned)
             case _:
                 raise InternalError(f"no code for {e.name} of {dtype} in {e}")
 

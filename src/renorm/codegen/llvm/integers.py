@@ -25,6 +25,16 @@ def truncated(f: Function, x: Value, y: Value, remainder: bool, unsigned: bool =
     return f.select(is_zero, zero, f.select(is_minus, by_minus, f.op(name, x, safe)))
 
 
+def shifted(f: Function, x: Value, y: Value, is_left: bool, unsigned: bool) -> Value:
+    """`x` shifted by `y` bits; by a negative number, or all of its bits or more, to 0, or to the right to its sign."""
+    t, zero = x.type, constant(x.type, 0)
+    bits = int(t.element.removeprefix("i"))
+    inside = f.compare("icmp ult", y, constant(t, bits))
+    if not is_left and not unsigned:
+        return f.op("ashr", x, f.select(inside, y, constant(t, bits - 1)))
+    return f.select(inside, f.op("shl" if is_left else "lshr", x, f.select(inside, y, zero)), zero)
+
+
 def floored(f: Function, x: Value, y: Value, remainder: bool, unsigned: bool = False) -> Value:
     """Quotient toward minus infinity, or the remainder, which has the sign of `y`."""
     if unsigned:

@@ -2,17 +2,20 @@
 
 float16 and bfloat16 are float32 in registers and 16 bits in memory; bool is i1 and a byte. Rounding is to nearest
 even, once: from float64 to 16 bits it goes through float32 rounded to odd. Float to integer truncates; what is out of
-range saturates, and NaN gives 0, so that no cast is undefined.
+range saturates, and NaN gives 0, so that no cast is undefined. What has at most 8 bits is a byte in both
+(stored_types.py).
 """
 
 from __future__ import annotations
 
 from renorm.codegen.llvm.ssa import Function, Type, Value, constant, vector
+from renorm.codegen.llvm.stored_types import decoded, encoded
 from renorm.core import dtypes
 
-_REGISTER = {"float64": "double", "float32": "float", "float16": "float", "bfloat16": "float", "bool": "i1"}
+_BYTES = dict.fromkeys(dtypes.STORED, "i8")
+_REGISTER = {"float64": "double", "float32": "float", "float16": "float", "bfloat16": "float", "bool": "i1"} | _BYTES
 ROUNDED = 16  # lanes that the instruction rounds
-_MEMORY = {"float64": "double", "float32": "float", "float16": "i16", "bfloat16": "i16", "bool": "i8"}
+_MEMORY = {"float64": "double", "float32": "float", "float16": "i16", "bfloat16": "i16", "bool": "i8"} | _BYTES
 
 
 def register_type(dtype: str, lanes: int = 1) -> Type:
@@ -69,6 +72,10 @@ def cast(f: Function, value: Value, source: str, target: str) -> Value:
     """`value` of dtype source as dtype target."""
     if source == target:
         return value
+    if dtypes.is_stored(source):
+        return cast(f, decoded(f, value, source), dtypes.compute_dtype(source), target)
+    if dtypes.is_stored(target):
+        return encoded(f, _encodable(f, value, source, target), target)
     from_float, to_float = dtypes.is_float(source), dtypes.is_float(target)
     element = register_type(target).element
     if target == "bool":
@@ -91,6 +98,13 @@ def cast(f: Function, value: Value, source: str, target: str) -> Value:
     if bits_from == bits_to:
         return value
     return f.convert("trunc" if bits_from > bits_to else "zext" if is_unsigned(source) else "sext", value, element)
+
+
+def _encodable(f: Function, value: Value, source: str, target: str) -> Value:
+    """`value` as what bytes of dtype target are made of: float32 that a second rounding cannot err of, or integers."""
+    if dtypes.is_float(target):
+        return _round_to_odd(f, value) if source == "float64" else cast(f, value, source, "float32")
+    return cast(f, value, source, "int32" if dtypes.is_float(source) else "int8")
 
 
 def _round_to_odd(f: Function, value: Value) -> Value:

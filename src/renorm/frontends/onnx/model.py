@@ -17,12 +17,12 @@ from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.core.limits import DEFAULT, Limits
 from renorm.frontends.files import Buffer, content
 from renorm.frontends.onnx import bounds, wire
-from renorm.frontends.onnx.library import INSTALL, is_installed, required
-from renorm.frontends.onnx.messages import GraphProto, ModelProto, NodeProto, graphs, topological
+from renorm.frontends.onnx.library import INSTALL, required
+from renorm.frontends.onnx.messages import GraphProto, ModelProto, NodeProto, graphs, inner_graphs, topological
 from renorm.graph import registry
 
-NEWEST_OPSET = 26  # definitions of ai.onnx up to this one have been compared with the ops that claim them
-BUILT_IN = ("Constant", "If")  # ops of ai.onnx that the reader itself understands
+NEWEST_OPSET = 28  # definitions of ai.onnx up to this one have been compared with the ops that claim them
+BUILT_IN = ("Constant", "If", "Loop", "Scan")  # ops of ai.onnx that the reader itself understands
 
 
 @dataclass(frozen=True)
@@ -172,31 +172,23 @@ def _check_opsets(source: Source) -> None:
 
 
 def _inlined(source: Source) -> Source:
-    """Put function bodies in the place of calls: of the model's own functions, and of ops that renorm does not define
-    but for which ONNX states a body."""
+    """Put bodies of the model's own functions in the place of calls."""
     local = {(f.domain, f.name) for f in source.model.functions}
-    wanted = list(dict.fromkeys(_with_body(source, local)))
-    if not local and not wanted:
+    if not local:
         return source
     with required(f"{source.label}: a model with functions of its own"):
         import onnx.inliner
 
     try:
-        model = source.proto()
-        if local:
-            model = _with_sorted_bodies(model)
-            model = onnx.inliner.inline_local_functions(model, convert_version=True)
-        if wanted:
-            model = onnx.inliner.inline_selected_functions(model, wanted, inline_schema_functions=True)
+        model = _with_defaults(_with_sorted_bodies(source.proto()))
+        model = onnx.inliner.inline_local_functions(model, convert_version=True)
     except Exception as error:  # the inliner is C++ and raises RuntimeError and protobuf's own errors
-        if local:
-            names = ", ".join(f"{d}::{f}" for d, f in sorted(local))
-            raise UnsupportedOp(
-                f"{source.label}: the model's own functions cannot be inlined",
-                [f"functions: {names}", f"onnx: {error}"],
-                "inline them when exporting",
-            ) from error
-        return source
+        names = ", ".join(f"{d}::{f}" for d, f in sorted(local))
+        raise UnsupportedOp(
+            f"{source.label}: the model's own functions cannot be inlined",
+            [f"functions: {names}", f"onnx: {error}"],
+            "inline them when exporting",
+        ) from error
     return _with_versions(replace(source, model=model))
 
 
@@ -213,26 +205,20 @@ def _with_sorted_bodies(model: Any) -> Any:
     return copied
 
 
-def _with_body(source: Source, local: set[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Ops of the graph that renorm does not define, nor the model, and for which ONNX states a body."""
-    opsets, found = source.opsets, list[tuple[str, str]]()
-    for n in source.model.graph.node:
-        domain = standard_domain(n.domain)
-        version = opsets.get(domain)
-        if (n.domain, n.op_type) in local or version is None or (not domain and n.op_type in BUILT_IN):
-            continue
-        if registry.find_onnx(op_key(domain, n.op_type), version) is None and _has_body(n, version):
-            found.append((n.domain, n.op_type))
-    return found
+def _with_defaults(model: Any) -> Any:
+    """Return a model whose calls of its functions state all attributes that have a default, which the inliner drops."""
+    defaults = {_called(f, f.name): f.attribute_proto for f in model.functions if f.attribute_proto}
+    if not defaults:
+        return model
+    copied = type(model)()
+    copied.CopyFrom(model)
+    for nodes in (copied.graph.node, *(f.node for f in copied.functions)):
+        within: list[Any] = [g.node for n in nodes for a in n.attribute for top in inner_graphs(a) for g in graphs(top)]
+        for n in (n for held in (nodes, *within) for n in held):
+            stated = {a.name for a in n.attribute}
+            n.attribute.extend(a for a in defaults.get(_called(n, n.op_type), ()) if a.name not in stated)
+    return copied
 
 
-def _has_body(node: NodeProto, version: int) -> bool:
-    if not is_installed():
-        return False
-    import onnx
-
-    try:
-        schema = onnx.defs.get_schema(node.op_type, version, standard_domain(node.domain))
-    except onnx.defs.SchemaError:
-        return False
-    return bool(getattr(schema, "has_function", False))
+def _called(named: Any, name: str) -> tuple[str, str, str]:
+    return standard_domain(named.domain), name, named.overload

@@ -15,8 +15,8 @@ from renorm.frontends.onnx.messages import NodeProto
 from renorm.frontends.onnx.model import Source, standard_domain
 from renorm.frontends.problems import Problem, further, together
 
-_ADVICE = {
-    **dict.fromkeys(("GRU", "LSTM", "RNN", "Loop", "Scan"), "export with the loop unrolled"),
+_ADVICE = {  # by domain
+    "com.microsoft.nchwc": "have ONNX Runtime save it at ORT_ENABLE_EXTENDED: higher levels are for one machine"
 }
 
 
@@ -50,7 +50,7 @@ def _missing(missing: Sequence[tuple[NodeProto, str]], failed: Sequence[Problem]
     return UnsupportedOp(
         f"{source.label}: node {name!r} is {_stated(first, source)}, which renorm does not define",
         facts,
-        f"{_ADVICE.get(kind, 'export without it')}, or add an op file (docs/adding-an-op.md)",
+        _ADVICE.get(first.domain, "export without it, or add an op file (docs/adding-an-op.md)"),
     )
 
 

@@ -23,13 +23,21 @@ from typing import Any
 import numpy as np
 
 from renorm.core.dims import Dim, Sym, substitute_shape
-from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, UserCodeError, raised_at, suggest
+from renorm.core.errors import (
+    InvalidModel,
+    RenormError,
+    UnsupportedOp,
+    UntoldOperand,
+    UserCodeError,
+    raised_at,
+    suggest,
+)
 from renorm.core.inputs import element_symbols
 from renorm.core.limits import DEFAULT, Limits
 from renorm.core.room import WORTH_A_THREAD, start_thread
-from renorm.core.stated import STATED, Declared, Stated, stated
+from renorm.core.stated import STATED, Declared, Stated, Undecided, stated
 from renorm.frontends.diagnosis import ASSUMPTIONS, diagnose
-from renorm.frontends.onnx import tensors
+from renorm.frontends.onnx import bodies, control_flow, tensors
 from renorm.frontends.onnx.messages import (
     AttributeProto,
     AttributeType,
@@ -45,10 +53,10 @@ from renorm.frontends.onnx.messages import (
 from renorm.frontends.onnx.model import BUILT_IN, Source, is_newer, load, op_key, standard_domain, value_names
 from renorm.frontends.onnx.problems import problem, raise_all
 from renorm.frontends.onnx.provenance import KEY, Provenance, SourceNode
-from renorm.frontends.problems import Problem
+from renorm.frontends.problems import Problem, together
 from renorm.graph import registry
 from renorm.graph.attributes import Type
-from renorm.graph.deciding import BRANCHING, inputs_of, settle
+from renorm.graph.deciding import BRANCHING, inputs_of, settle, sources
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.op import OnnxNode, OpDef
 from renorm.ops.identity import Identity
@@ -69,7 +77,7 @@ def read(
     if is_mapped and isinstance(held.content, mmap) and len(held.content) > WORTH_A_THREAD:
         with suppress(RuntimeError):  # no more threads: pages are mapped when they are read
             start_thread(Thread(target=_touch, args=(held.content,)))
-    graph = _Reader(held, shapes or {}, inputs or {}, is_mapped, limits).read()
+    graph = Reader(held, shapes or {}, inputs or {}, is_mapped, limits).read()
     diagnose(graph)
     return graph
 
@@ -79,19 +87,20 @@ def _touch(content: mmap) -> None:
     np.frombuffer(content, np.uint8)[::PAGESIZE].max()
 
 
-class _Scope:
+class Scope:
     """The names of one graph: values made so far, and initializers, which become constants when first read. Those of
-    the graph around it can be seen too."""
+    the graph around it can be seen too. opsets: version by domain, by which its nodes are read."""
 
-    def __init__(self, outer: _Scope | None = None):
+    def __init__(self, outer: Scope | None = None, opsets: Mapping[str, int] | None = None):
         self.outer = outer
+        self.opsets = (outer.opsets if outer is not None else {}) if opsets is None else opsets
         self.values: dict[str, Value | None] = {}  # None: its node could not be read
         self.initializers: dict[str, Elements] = {}
         self.names: dict[str, str] = {}  # of results of a branch: the names that the If gives them
 
-    def holding(self, name: str) -> _Scope | None:
+    def holding(self, name: str) -> Scope | None:
         """Return the innermost scope that has that name."""
-        at: _Scope | None = self
+        at: Scope | None = self
         while at is not None and name not in at.values and name not in at.initializers:
             at = at.outer
         return at
@@ -105,7 +114,7 @@ class _Scope:
         return found
 
 
-class _Reader:
+class Reader:
     def __init__(
         self,
         source: Source,
@@ -126,18 +135,21 @@ class _Reader:
         self.graph.metadata[KEY] = self.provenance
         self.problems: list[Problem] = []
         self.missing: list[tuple[NodeProto, str]] = []  # nodes whose op renorm does not define
+        self.declared: Sequence[Declared] = ()
         self.branching = set[Value]()  # inputs of which is taken to be so what decides a branch
         self.assumed = [*source.assumed]
         self.taken_early = Counter[str]()  # op types of nodes that are younger than the opset
+        self.expansions = 0  # nodes of bodies of ops so far
         self.read_names = {name for g in graphs(proto) for n in g.node for name in n.input}
         self.read_names |= {o.name for g in graphs(proto) for o in g.output}
 
     def read(self) -> Graph:
-        proto, scope = self.source.model.graph, _Scope()
-        self._initializers(proto, scope)
+        proto, scope = self.source.model.graph, Scope(opsets=self.opsets)
+        self.hold_initializers(proto, scope)
         self._inputs([given for given in proto.input if given.name not in scope.initializers], scope)
         self._nodes(proto.node, scope)
         made = [self._output(out.name, scope) for out in proto.output]
+        self._raise_undecided()
         raise_all(self.missing, self.problems, self.source)
         self._note_assumptions()
         for out, value in zip(proto.output, made):
@@ -149,9 +161,9 @@ class _Reader:
         self.graph.metadata[BRANCHING] = tuple(v.name for v in self.branching)
         return self.graph
 
-    def _output(self, name: str, scope: _Scope) -> Value | None:
+    def _output(self, name: str, scope: Scope) -> Value | None:
         try:
-            return self._find(name, scope, "the list of outputs")
+            return self.find(name, scope, "the list of outputs")
         except RenormError as error:
             self._fault(error)
             return None
@@ -159,6 +171,20 @@ class _Reader:
     def _fault(self, error: RenormError, proto: NodeProto | None = None, name: str = "") -> None:
         """Note what is wrong: with a node, if one is named."""
         self.problems.append(Problem(error) if proto is None else problem(error, proto, name, self.source))
+
+    def _raise_undecided(self) -> None:
+        """Raise Undecided where nothing is wrong but that elements of inputs are not known."""
+        by = set[Value]()
+        for p in self.problems:
+            operand = p.error.operand if isinstance(p.error, UntoldOperand) else None
+            found = sources(self.graph, operand) if isinstance(operand, (Value, Sym)) else None
+            if not found:
+                return
+            by |= found
+        if by and not self.missing:
+            told = together(self.problems, self.source.label)
+            names = tuple(v.name for v in self.graph.inputs if v in by)
+            raise Undecided(told.headline, told.facts, told.do, self.declared, names, self.graph.name) from told
 
     def _note_assumptions(self) -> None:
         for op_type, count in self.taken_early.items():
@@ -172,7 +198,7 @@ class _Reader:
 
     # --- inputs and constants -----------------------------------------------------------------------------------------
 
-    def _initializers(self, proto: GraphProto, scope: _Scope) -> None:
+    def hold_initializers(self, proto: GraphProto, scope: Scope) -> None:
         for tensor in proto.initializer:
             if not tensor.name:
                 self._fault(InvalidModel(f"an initializer of graph {proto.name!r} has no name"))
@@ -183,7 +209,7 @@ class _Reader:
     def _elements(self, tensor: TensorProto, what: str) -> tensors.Array:
         return tensors.to_array(tensor, self.source.file, what, self.is_mapped, self.limits)
 
-    def _inputs(self, given: Sequence[ValueInfoProto], scope: _Scope) -> None:
+    def _inputs(self, given: Sequence[ValueInfoProto], scope: Scope) -> None:
         """Add inputs (what has an initializer is a constant, whatever the IR version), of extents as users state
         them."""
         found = list[Declared]()
@@ -198,6 +224,7 @@ class _Reader:
         found = [replace(one, deciding=symbols.get(one.name, ())) for one in found]
         extents, values = stated(found, *asked, self.graph.name)
         self.graph.metadata[STATED] = extents
+        self.declared = found
         for one in found:
             if one.name in values:
                 held = self.graph.constant(values[one.name], one.name, "input given when compiled", exact=True)
@@ -236,7 +263,7 @@ class _Reader:
             symbol += "_"
         return Sym(symbol)
 
-    def _find(self, name: str, scope: _Scope, reader: str) -> Value | None:
+    def find(self, name: str, scope: Scope, reader: str) -> Value | None:
         """Return the value called `name`; None if its node could not be read."""
         held = scope.holding(name)
         if held is None:
@@ -257,7 +284,7 @@ class _Reader:
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
-    def _nodes(self, nodes: Sequence[NodeProto], scope: _Scope) -> None:
+    def _nodes(self, nodes: Sequence[NodeProto], scope: Scope) -> None:
         """Read nodes, those of branches when it comes to them: without recursion, branches may be deep."""
         waiting = [self._steps(nodes, scope)]
         while waiting:
@@ -267,7 +294,7 @@ class _Reader:
             else:
                 waiting.append(self._steps(*branch))
 
-    def _steps(self, nodes: Sequence[NodeProto], scope: _Scope) -> Iterator[tuple[Sequence[NodeProto], _Scope]]:
+    def _steps(self, nodes: Sequence[NodeProto], scope: Scope) -> Iterator[tuple[Sequence[NodeProto], Scope]]:
         """Read nodes; give those of each branch that is taken, which have to be read before it goes on."""
         order, ring = topological(nodes)
         if len(order) < len(nodes):
@@ -284,14 +311,16 @@ class _Reader:
                 continue
             operands = self._operands(proto, name, scope)
             if any(v is None and n for v, n in zip(operands, proto.input)):
-                self._note_missing(proto, name)
+                self._note_missing(proto, name, scope)
                 results: Sequence[Value | None] = [None] * len(proto.output)
             elif twice := [out for out in proto.output if out and scope.holding(out) is not None]:
                 error = InvalidModel(f"it makes {twice[0]!r}, which exists already")
                 self._fault(error, proto, name)
                 continue
-            elif proto.op_type == "If" and not standard_domain(proto.domain):
-                results = yield from self._branch(proto, name, operands, scope)
+            elif proto.op_type in control_flow.OPS and not standard_domain(proto.domain):
+                results = yield from self._ended(proto, name, operands, scope)
+            elif self._is_body(proto, scope):
+                results = yield from self._body(proto, name, operands, scope)
             else:
                 results = self._results(proto, name, operands, scope)
             for i, out in enumerate(proto.output):
@@ -304,19 +333,19 @@ class _Reader:
                     self._fault(missing, proto, name)
                     scope.values[out] = None
 
-    def _operands(self, proto: NodeProto, name: str, scope: _Scope) -> list[Value | None]:
+    def _operands(self, proto: NodeProto, name: str, scope: Scope) -> list[Value | None]:
         """Values of the operands; None for those left out, and for those that could not be made."""
         found = list[Value | None]()
         for operand in proto.input:
             try:
-                found.append(self._find(operand, scope, "it") if operand else None)
+                found.append(self.find(operand, scope, "it") if operand else None)
             except RenormError as error:
                 self._fault(error, proto, name)
                 found.append(None)
         return found
 
     def _results(
-        self, proto: NodeProto, name: str, operands: list[Value | None], scope: _Scope
+        self, proto: NodeProto, name: str, operands: list[Value | None], scope: Scope
     ) -> Sequence[Value | None]:
         """Values for the outputs of a node; None for those that could not be made, with a note why."""
         domain = standard_domain(proto.domain)
@@ -325,45 +354,78 @@ class _Reader:
                 return [self._constant(proto, name, scope)]
             if not domain and proto.op_type == "Identity" and operands and operands[0] and operands[0].is_constant:
                 return [operands[0]]
-            if self._note_missing(proto, name):
+            if self._note_missing(proto, name, scope):
                 return [None] * len(proto.output)
             return self._apply(proto, name, operands, scope)
         except RenormError as error:
             self._fault(error, proto, name)
             return [None] * len(proto.output)
 
-    def _note_missing(self, proto: NodeProto, name: str) -> bool:
+    def _note_missing(self, proto: NodeProto, name: str, scope: Scope) -> bool:
         """Return whether renorm does not define this node's op; noted if so."""
         domain = standard_domain(proto.domain)
-        known = self._definition(proto) is not None and not is_newer(proto, self.opsets[domain])
-        if known or (not domain and proto.op_type in BUILT_IN):
+        known = self._definition(proto, scope) is not None and not is_newer(proto, scope.opsets[domain])
+        if known or (not domain and proto.op_type in BUILT_IN) or self._is_body(proto, scope):
             return False
         self.missing.append((proto, name))
         return True
 
-    def _definition(self, proto: NodeProto) -> tuple[int, type[OpDef]] | None:
+    def _is_body(self, proto: NodeProto, scope: Scope) -> bool:
+        """Return whether a node is read as the body that ONNX states for its op: renorm does not define that."""
+        domain = standard_domain(proto.domain)
+        if not domain and proto.op_type in BUILT_IN:
+            return False
+        opset = scope.opsets[domain]
+        known = registry.find_onnx(op_key(domain, proto.op_type), opset) is not None and not is_newer(proto, opset)
+        return not known and bodies.has_body(proto, domain, opset)
+
+    def _body(
+        self, proto: NodeProto, name: str, operands: list[Value | None], scope: Scope
+    ) -> Generator[tuple[Sequence[NodeProto], Scope], None, Sequence[Value | None]]:
+        """Return the results of a node by the body of its op, read into this graph."""
+        try:
+            domain = standard_domain(proto.domain)
+            body = bodies.body_of(proto, domain, scope.opsets[domain], operands, name)
+            self.expansions += len(body.nodes)
+            where = f"last of {proto.op_type}"
+            self.limits.check(self.source.label, [("expansions", self.expansions, where)])
+            for imported, version in body.versions.items():
+                self.opsets.setdefault(imported, version)
+            self.read_names |= body.read_names
+            inner = Scope(Scope(), {**scope.opsets, **body.versions})  # it sees no names of the graph around it
+            inner.values.update(zip(body.inputs, operands))
+            inner.names = {made: str(scope.names.get(out, out)) for made, out in zip(body.outputs, proto.output)}
+            yield body.nodes, inner
+            return [self.find(made, inner, name) if out else None for made, out in zip(body.outputs, proto.output)]
+        except RenormError as error:
+            self._fault(error, proto, name)
+            return [None] * len(proto.output)
+
+    def _definition(self, proto: NodeProto, scope: Scope) -> tuple[int, type[OpDef]] | None:
         """Return the version by which a node is read, and the op that it means there: that of the model, or the first
         that has the op at all, as exporters write some ops before there is a version with them."""
         domain = standard_domain(proto.domain)
-        key, opset = op_key(domain, proto.op_type), self.opsets[domain]
+        key, opset = op_key(domain, proto.op_type), scope.opsets[domain]
         op = registry.find_onnx(key, opset)
         return (opset, op) if op is not None else None if domain else registry.first_onnx(key)
 
-    def _apply(self, proto: NodeProto, name: str, operands: list[Value | None], scope: _Scope) -> list[Value]:
+    def _apply(self, proto: NodeProto, name: str, operands: list[Value | None], scope: Scope) -> list[Value]:
         domain = standard_domain(proto.domain)
-        definition = self._definition(proto)
+        definition = self._definition(proto, scope)
         assert definition is not None
         opset, op = definition
-        if opset != self.opsets[domain]:
+        if opset != scope.opsets[domain]:
             if changed := op.onnx_changed.get(proto.op_type):
                 raise UnsupportedOp(
-                    f"it is no op of ai.onnx {self.opsets['']}: {changed}", do="state the version meant"
+                    f"it is no op of ai.onnx {scope.opsets['']}: {changed}", do="state the version meant"
                 )
             self.provenance.early[proto.op_type] = opset
             self.taken_early[proto.op_type] += 1
         given = {a.name: self._attribute(a, name) for a in proto.attribute}
         for spec in op.attributes.values():
-            if isinstance(spec, Type) and spec.onnx in given:
+            if isinstance(spec, Type) and not spec.is_required and given.get(spec.onnx) == 0:
+                del given[spec.onnx]  # UNDEFINED, which is the default
+            elif isinstance(spec, Type) and spec.onnx in given:
                 given[spec.onnx] = tensors.dtype_name(given[spec.onnx], f"attribute {spec.onnx}")
         before = len(self.graph.nodes)
         outputs = tuple(n if n in self.read_names else "" for n in proto.output)
@@ -392,13 +454,14 @@ class _Reader:
             values.append(value)
         for n in new:
             n.origin = (name,)
-        if len(new) == 1 and _keeps_operands(new[0], operands) and [v for v in values if v in new[0].outputs] == values:
+        is_one = len(new) == 1 and scope.opsets[domain] == self.opsets[domain]
+        if is_one and _keeps_operands(new[0], operands) and [v for v in values if v in new[0].outputs] == values:
             present = tuple(v is not None for v in new[0].inputs)
             attributes = tuple(a.SerializeToString() for a in proto.attribute)
             self.provenance.forms[new[0].name] = SourceNode(new[0].op, proto.op_type, domain, attributes, present)
         return values
 
-    def _constant(self, proto: NodeProto, name: str, scope: _Scope) -> Value:
+    def _constant(self, proto: NodeProto, name: str, scope: Scope) -> Value:
         """Return the value of a Constant node, in whichever of its attributes it stands."""
         if len(proto.attribute) != 1:
             raise InvalidModel(f"Constant has {len(proto.attribute)} attributes, expected one")
@@ -447,41 +510,26 @@ class _Reader:
             case _:
                 raise UnsupportedOp(f"{what} is a {AttributeType(attribute.type).name.lower()}")
 
-    def _branch(
-        self, proto: NodeProto, name: str, operands: list[Value | None], scope: _Scope
-    ) -> Generator[tuple[Sequence[NodeProto], _Scope], None, Sequence[Value | None]]:
-        """Return the results of the branch that an If takes, read into this graph."""
+    def _ended(
+        self, proto: NodeProto, name: str, operands: list[Value | None], scope: Scope
+    ) -> Generator[tuple[Sequence[NodeProto], Scope], None, Sequence[Value | None]]:
+        """Return the results of an If, a Loop or a Scan, whose bodies are read into this graph."""
         try:
-            taken = self._taken(proto, operands[0] if operands else None)
-            branch = taken.g
-            inner = _Scope(scope)
-            inner.names = {made.name: str(scope.names.get(out, out)) for made, out in zip(branch.output, proto.output)}
-            self._initializers(branch, inner)
-            yield branch.node, inner
-            return [self._find(o.name, inner, f"its {taken.name}") for o in branch.output]
+            return (yield from control_flow.results(self, proto, name, operands, scope))
         except RenormError as error:
             self._fault(error, proto, name)
             return [None] * len(proto.output)
 
-    def _taken(self, proto: NodeProto, condition: Value | None) -> AttributeProto:
-        """Return the branch of an If that its condition says, which must be known."""
-        if condition is None:
-            raise InvalidModel("If has no condition")
-        known = condition.known if condition.known is not None else condition.data
-        if known is not None and np.size(known) != 1:
-            raise InvalidModel(f"the condition {condition.name!r} of If is {condition.type}, not one element")
-        chosen = None if known is None else np.asarray(known).reshape(-1)[0]
-        if chosen is None or isinstance(chosen, Sym):
-            raise UnsupportedOp(
-                f"the condition {condition.name!r} of If is computed when the network runs; renorm has no control flow",
-                do="give the shapes (shapes=) or inputs (inputs=) that it depends on, or export for one case",
-            )
-        self.branching |= inputs_of(condition)
-        wanted = "then_branch" if chosen else "else_branch"
-        branch = next((a for a in proto.attribute if a.name == wanted), None)
-        if branch is None:
-            raise InvalidModel(f"If has no {wanted}")
-        return branch
+    def decided_by(self, value: Value) -> None:
+        """Note that a branch is taken for what the elements of inputs are as extents."""
+        self.branching |= inputs_of(value)
+
+    def scope_within(self, scope: Scope, given: Mapping[str, Value | None], names: Mapping[str, str]) -> Scope:
+        """Return the names of a body. given: those of its inputs. names: what its results are called outside."""
+        inner = Scope(scope)
+        inner.values.update(given)
+        inner.names = dict(names)
+        return inner
 
 
 def _name(node: NodeProto, place: int) -> str:

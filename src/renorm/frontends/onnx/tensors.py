@@ -29,7 +29,7 @@ _FIELDS = {
     "uint32": ("uint64_data", "uint64"),
     "uint64": ("uint64_data", "uint64"),
 }
-_OTHERS = ("int32_data", "int32")  # 16-bit floats as the number that their bits are
+_OTHERS = ("int32_data", "int32")  # 16-bit floats as the number that their bits are, less than 16 bits as raw data
 
 
 def dtype_name(code: Any, what: str) -> str:
@@ -42,7 +42,7 @@ def dtype_name(code: Any, what: str) -> str:
     if name not in dtypes.BY_NAME:
         raise UnsupportedOp(
             f"{what} has elements of type {name}, which renorm does not compute with",
-            [f"known: {', '.join(dtypes.ALL)}"],
+            [f"known: {', '.join(dtypes.MOVED)}"],
         )
     return name
 
@@ -64,7 +64,7 @@ def to_array(
     try:
         if tensor.data_location == EXTERNAL:
             return _external(tensor, dtype, shape, file, what, limits)
-        array = _elements(tensor, dtype).reshape(shape)
+        array = _elements(tensor, dtype, prod(shape)).reshape(shape)
     except RenormError:
         raise
     except Exception as error:  # whatever NumPy raises on damaged data
@@ -72,17 +72,49 @@ def to_array(
     return array if is_mapped and array.nbytes >= LARGE else array.copy()
 
 
-def _elements(tensor: TensorProto, dtype: np.dtype[Any]) -> Array:
+def _elements(tensor: TensorProto, dtype: np.dtype[Any], count: int) -> Array:
     """Return all elements in a row."""
     if tensor.HasField("segment"):
         raise ValueError("it is a segment of a tensor")
     if tensor.HasField("raw_data"):
-        return np.frombuffer(tensor.raw_data, dtype)
+        return _unpacked(tensor.raw_data, dtype, count)
     field, stored = _FIELDS.get(dtype.name, _OTHERS)
-    array = np.asarray(getattr(tensor, field), stored)
-    if dtypes.is_float(dtypes.from_numpy(dtype)) and field == "int32_data":
+    array, name = np.asarray(getattr(tensor, field), stored), dtypes.from_numpy(dtype)
+    if dtypes.is_stored(name):
+        return _unpacked(array.astype(np.uint8).data, dtype, count)
+    if dtypes.is_float(name) and field == "int32_data":
         return array.astype(np.uint16).view(dtype)
     return array.astype(np.uint8).view(dtype) if dtype == np.bool_ else array.astype(dtype, copy=False)
+
+
+def _packed_bits(dtype: np.dtype[Any]) -> int:
+    """Return how many bits an element has where several share a byte; 8 where none do."""
+    return min(8, dtypes.lookup(dtype).bits)
+
+
+def _unpacked(data: bytes | memoryview, dtype: np.dtype[Any], count: int) -> Array:
+    """Return the elements of raw data. Where several share a byte, the first has the lowest bits."""
+    bits = _packed_bits(dtype)
+    if bits == 8:
+        return np.frombuffer(data, dtype)
+    packed = np.frombuffer(data, np.uint8)
+    if len(packed) != (count * bits + 7) // 8:
+        raise ValueError(f"{len(packed)} bytes for {count} elements of {bits} bits")
+    return (packed[:, None] >> _shifts(bits) & np.uint8((1 << bits) - 1)).reshape(-1)[:count].view(dtype)
+
+
+def raw_data(array: Array) -> bytes:
+    """Return the elements of an array as raw data of a tensor."""
+    bits = _packed_bits(array.dtype)
+    if bits == 8:
+        return np.ascontiguousarray(array).tobytes()
+    codes = np.ascontiguousarray(array).reshape(-1).view(np.uint8) & np.uint8((1 << bits) - 1)
+    rows = np.append(codes, np.zeros(-codes.size % (8 // bits), np.uint8)).reshape(-1, 8 // bits)
+    return np.bitwise_or.reduce(rows << _shifts(bits), axis=1, dtype=np.uint8).tobytes()
+
+
+def _shifts(bits: int) -> Array:
+    return np.arange(0, 8, bits).astype(np.uint8)
 
 
 def from_sparse(sparse: SparseTensorProto, what: str, limits: Limits = DEFAULT) -> Array:
@@ -138,7 +170,8 @@ def _external(
     path = external_file(location, file, what)
     offset = int(entries.get("offset", 0))
     count = prod(shape)
-    needed = count * dtype.itemsize
+    bits = _packed_bits(dtype)
+    needed = count * dtype.itemsize if bits == 8 else (count * bits + 7) // 8
     length = int(entries.get("length", needed))
     held = path.stat().st_size if path.is_file() else None
     if held is None or offset < 0 or length != needed or offset + needed > held:
@@ -152,4 +185,7 @@ def _external(
     if count == 0:
         return np.zeros(shape, dtype)
     with opened(path, limits) as data:
+        if bits < 8:
+            packed = np.memmap(data, np.uint8, "r", offset, needed)
+            return _unpacked(packed.data, dtype, count).reshape(shape)
         return np.asarray(np.memmap(data, dtype, "r", offset, shape))

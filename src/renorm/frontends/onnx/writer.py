@@ -286,7 +286,7 @@ def list_as_inputs(model: ModelProto, tensors: Iterable[TensorProto]) -> None:
 def to_tensor(array: tensors.Array, name: str) -> TensorProto:
     """Return an ONNX tensor with these elements."""
     tensor = TensorProto(name=name, data_type=tensors.dtype_code(dtypes.from_numpy(array.dtype)), dims=array.shape)
-    tensor.raw_data = np.ascontiguousarray(array).tobytes()
+    tensor.raw_data = tensors.raw_data(array)
     return tensor
 
 

@@ -86,7 +86,7 @@ class OperatorCall:
     def activated(self, result: Result) -> Result:
         """Return the result after the activation that the operator names."""
         kind = self.activation
-        if kind == "NONE":
+        if kind == "NONE" or self.operator.has_cell:
             return result
         if kind not in activations.NAMES or not isinstance(result, (Value, First)):
             raise UnsupportedOp(f"activation {kind} is not one renorm computes")

@@ -25,7 +25,7 @@ class Operator:
     """kind: the name of its code, "" where an op is written as several operators. op: the op that means the same, or is
     written so; "" where it is read as several. read, write: None for what goes the other way only. between: operands
     between whose elements those of the result lie, which are moved or averaged. fuses: the operator may compute an
-    activation of its result."""
+    activation of its result. has_cell: an activation that it names is its cell's, and not of its result."""
 
     kind: str
     op: str = ""
@@ -33,3 +33,4 @@ class Operator:
     write: Writer | None = None
     between: Sequence[int] | None = ()
     fuses: bool = False
+    has_cell: bool = False

@@ -21,7 +21,7 @@ from renorm.core import dtypes
 from renorm.core.dims import Dim, Sym
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, raised_at
 from renorm.core.limits import DEFAULT, Limits
-from renorm.frontends.diagnosis import diagnose
+from renorm.frontends.diagnosis import ASSUMPTIONS, diagnose
 from renorm.frontends.files import called, content
 from renorm.frontends.orders import First, to_first
 from renorm.frontends.problems import Problem, together
@@ -147,6 +147,8 @@ class _Reader:
         tensor = self.tensors[i]
         if not tensor.is_made:
             array = self._constant(i)
+            if array is None and self.tables[i]["is_variable"]:
+                array = self._started(i)
             if array is None:
                 raise InvalidModel(f"{self.label}: {self.model.called(i)} is read, but nothing before makes it")
             place = self.tables[i]["buffer"]
@@ -172,6 +174,13 @@ class _Reader:
         if scale is not None:
             return scale.real(array)
         return array.astype(np.float32) if dtype in ("float16", "bfloat16") else array
+
+    def _started(self, i: int) -> Array:
+        """Return what a variable begins with, zeros, as it is read here in each run."""
+        said = f"{self.model.called(i)} is a variable: each run begins with zeros, and none goes on from the one before"
+        held = self.graph.metadata.get(ASSUMPTIONS, ())
+        self.graph.metadata[ASSUMPTIONS] = (*held, said)
+        return np.zeros([int(d) for d in self.tables[i].items("shape")], np.float32)
 
     def _dtype(self, i: int) -> str:
         number = self.tables[i]["type"]

@@ -1,6 +1,6 @@
 """Attention as tensor expressions: the stages by which its schedule goes.
 
-    queries = scale * q            scores = queries . keys + weight * mask
+    queries = scale * q            scores = queries . keys, softly capped, + weight * mask
     powers = exp(scores - most)    y = sum of powers * values / total
 
 Tables of queries and something else hold queries side by side, so that what is reduced over keys runs down a column;
@@ -40,6 +40,7 @@ class Weighing:
     scale: float
     weight: float
     masked: float
+    softcap: float
     nan_is_zero: bool
     empty_is_zero: bool
     multiplied_as: str | None
@@ -47,6 +48,9 @@ class Weighing:
     def score(self, e: Any, index: Sequence[Any]) -> Any:
         """A score, given the product of a query and a key; index: as in a table of rows of scores."""
         mask = self.mask
+        if self.softcap:
+            most = te.const(self.softcap, e.dtype)
+            e = most * te.tanh(e / most)
         if mask is None:
             return e
         if mask.dtype != "bool":

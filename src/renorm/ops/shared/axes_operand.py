@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from renorm.core.errors import OperandError
+from renorm.core.errors import UntoldOperand
 from renorm.graph.op import OnnxNode
 
 
@@ -18,9 +18,10 @@ def read(node: OnnxNode, position: int = 1) -> list[int] | None:
         return node.attribute("axes")
     known = given.known if given.known is not None else given.data
     if known is None or any(not isinstance(a, (int, np.integer)) for a in known.reshape(-1).tolist()):
-        raise OperandError(
+        raise UntoldOperand(
             f"{node.op_type}: its axes {given.name!r} are computed when the network runs",
             do="export with constant axes, or give the inputs that they depend on (inputs=)",
+            operand=given,
         )
     return [int(a) for a in known.reshape(-1)]
 

@@ -15,10 +15,11 @@ from renorm.graph.registry import override as override  # public here, where all
 
 
 def ops_of(module: ModuleType) -> list[type[OpDef]]:
-    """Ops that a file defines: its classes that state a signature, and the entries of its TABLE."""
+    """Ops that a file defines: its classes that state a signature, or of which they are composed, and the entries of
+    its TABLE."""
     own = [c for c in vars(module).values() if isinstance(c, type) and c.__module__ == module.__name__]
-    found = [c for c in [*own, *getattr(module, "TABLE", ())] if issubclass(c, OpDef) and "signature" in vars(c)]
-    return list(dict.fromkeys(found))
+    known = [c for c in [*own, *getattr(module, "TABLE", ())] if issubclass(c, OpDef)]
+    return list(dict.fromkeys(c for c in known if vars(c).keys() & {"signature", "takes"}))
 
 
 def register_package(name: str, path: Iterable[str]) -> None:

@@ -72,17 +72,19 @@ class Movement(Injective):
     def aliases(self, node: Node) -> Sequence[Alias]:
         return [alias for m, result in zip(self.maps(node), node.outputs) for alias in m.aliases(result)]
 
-    def known_result(self, *operands: Any) -> np.ndarray[Any, Any] | None:
-        """Return the elements of a single result."""
+    def known_result(self, *operands: Any) -> np.ndarray[Any, Any] | list[np.ndarray[Any, Any]] | None:
         flat: list[exact.Known] = [k for o in operands if o is not None for k in (o if isinstance(o, list) else [o])]
         if any(elements is None for _, elements in flat):
             return None
         given = [o and ([k for _, k in o] if isinstance(o, list) else o[1]) for o in operands]
         found = self.index_map(*given)
-        if found is None or isinstance(found, list) or not dims.is_static(found.shape):
+        if found is None:
             return None
-        is_small = prod(dims.static(found.shape)) <= exact.MOST
-        return np.asarray(self.reference(*given), dtype=object) if is_small else None
+        maps = found if isinstance(found, list) else [found]
+        if any(not dims.is_static(m.shape) or prod(dims.static(m.shape)) > exact.MOST for m in maps):
+            return None
+        made = self.reference(*given)
+        return [np.asarray(m, object) for m in made] if isinstance(made, list) else np.asarray(made, object)
 
     def known_range(self, node: Node, ranges: Mapping[Value, Reach]) -> Reach | None:
         x = node.inputs[0]

@@ -89,9 +89,10 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        if self.spec.dtype == "bfloat16":
-            raise InvalidInput(f"{self.spec}: the CUDA array interface has no bfloat16", do="give run out=, or numpy()")
         kind, address = dtypes.numpy_dtype(self.spec.dtype), self.address if self.nbytes else 0
+        if kind.isbuiltin == 2:  # of ml_dtypes
+            of = f"{self.spec}: the CUDA array interface has no {self.spec.dtype}"
+            raise InvalidInput(of, do="give run out=, or numpy()")
         return {
             "shape": self.shape, "typestr": kind.str, "data": (address, False), "version": 3,
             "stream": self.stream or None,

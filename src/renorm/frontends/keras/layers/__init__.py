@@ -13,6 +13,7 @@ from renorm.frontends.keras.layers import (
     resizing,
     transparent,
     windows,
+    wrapping,
 )
 from renorm.frontends.keras.layers.table import OPERATIONS, TABLE
 
@@ -31,4 +32,5 @@ __all__ = [
     "resizing",
     "transparent",
     "windows",
+    "wrapping",
 ]

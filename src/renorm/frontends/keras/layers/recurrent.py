@@ -1,4 +1,5 @@
-"""Recurrent layers, one step after the other: as many as the sequence is long, which must be known."""
+"""Recurrent layers: each is one op, for any number of time steps. Those with a mask, or with an activation that the op
+has not, are written out one step after the other, as many as the sequence is long, which must be known."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any
 
 from renorm import ops
 from renorm.core.errors import InvalidModel, UnsupportedOp
+from renorm.frontends.gates import in_order
 from renorm.frontends.keras.call import Call, Tensor
 from renorm.frontends.keras.config import Described, described, named_in_files
 from renorm.frontends.keras.layers.activating import activation
@@ -17,7 +19,15 @@ from renorm.graph.ir import Value
 
 _PARTS = {"SimpleRNN": 1, "LSTM": 4, "GRU": 3}  # gates
 _STATES = {"SimpleRNN": 1, "LSTM": 2, "GRU": 1}
-_MOST = 512  # steps; each is as many nodes as its cell has
+_MOST = 512  # steps that are written out; each is as many nodes as its cell has
+# where ONNX's gates are among Keras': i, f, g, o; z, r, g
+_ORDERS = {"SimpleRNN": (0,), "LSTM": (0, 3, 1, 2), "GRU": (0, 1, 2)}
+# what an activation is among ONNX's functions of gates: its name, alpha and beta
+_FUNCTIONS: dict[str, tuple[str, float | None, float | None]] = {
+    "tanh": ("Tanh", None, None), "sigmoid": ("Sigmoid", None, None), "relu": ("Relu", None, None),
+    "linear": ("Affine", 1.0, 0.0), "softplus": ("Softplus", None, None), "softsign": ("Softsign", None, None),
+    "hard_sigmoid": ("HardSigmoid", 1 / 6, 0.5), "elu": ("Elu", 1.0, None),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -128,12 +138,14 @@ def _recurrent(c: Call, x: Tensor, *states: Any, initial_state: Any = None) -> A
     if c.option("stateful"):
         raise UnsupportedOp("it is stateful: what it computes depends on the calls before", do="stateful=False")
     value, steps = x.stored(), x.value.shape[1]
+    cells = [_made(c, *given) for given in _cells(c)]
+    held = _initial(c, cells, value, initial_state if initial_state is not None else [*states] or None)
+    if x.mask is None and all(_activations(cell) for cell in cells):
+        return _whole(c, cells, value, held)
     if not isinstance(steps, int):
         raise UnsupportedOp(f"the number of time steps, {steps}, is open", do="build the model for a fixed length")
     if steps > _MOST:
         raise UnsupportedOp(f"it has {steps} time steps, and is read step by step up to {_MOST}")
-    cells = [_made(c, *given) for given in _cells(c)]
-    held = _initial(c, cells, value, initial_state if initial_state is not None else [*states] or None)
     return _unrolled(c, cells, value, steps, held, x.mask)
 
 
@@ -145,6 +157,59 @@ def _initial(c: Call, cells: Sequence[_Cell], x: Value, given: Any) -> list[list
     if len(flat) != sum(counts):
         raise InvalidModel(f"it is given {len(flat)} states, expected {sum(counts)}")
     return [[flat.pop(0) for _ in range(n)] for n in counts]
+
+
+def _activations(cell: _Cell) -> dict[str, Any] | None:
+    """Return what the op is told of a cell's activations; None where it has none such."""
+    own, of_gates = (
+        cell.layer.config.get("activation", "tanh"),
+        cell.layer.config.get("recurrent_activation", "sigmoid"),
+    )
+    given = {"SimpleRNN": [own], "LSTM": [of_gates, own, own], "GRU": [of_gates, own]}[cell.kind]
+    names = ["linear" if name is None else name for name in given]
+    if not all(isinstance(name, str) and name in _FUNCTIONS for name in names):
+        return None
+    found = [_FUNCTIONS[name] for name in names]
+    return {
+        "activations": [name for name, _, _ in found],
+        "activation_alpha": [alpha for _, alpha, _ in found if alpha is not None],
+        "activation_beta": [beta for _, _, beta in found if beta is not None],
+    }
+
+
+def _whole(c: Call, cells: Sequence[_Cell], x: Value, states: Sequence[Sequence[Value]]) -> Any:
+    """Return what a layer gives, of which each cell is an op. The first one reads backward, where the layer does, and
+    the others what it makes, in its order."""
+    y, lasts, is_back = x, list[Value](), bool(c.option("go_backwards"))
+    for i, (cell, own) in enumerate(zip(cells, states, strict=True)):
+        made, *after = _over_time(cell, y, own, is_back and not i)
+        y = c.reshaped(made, (*made.shape[:2], cell.units))
+        y = backward(c, y) if is_back and not i else y
+        lasts += [c.reshaped(v, (v.shape[0], cell.units)) for v in after]
+    result = Tensor(c.graph, c.name)
+    result.make(y if c.option("return_sequences") else lasts[-_STATES[cells[-1].kind]])
+    return [result, *lasts] if c.option("return_state") else result
+
+
+def _over_time(cell: _Cell, x: Value, states: Sequence[Value], is_back: bool) -> Sequence[Value]:
+    """Return [batch, time, 1, units], and the last states, [batch, 1, units]."""
+    c, kind, units = cell.c, cell.kind, cell.units
+    order, bias, b = _ORDERS[kind], cell.held.get("bias"), None
+    w, r = (in_order(c, c.weight(cell.held[k], k, (1, 0)), order) for k in ("kernel", "recurrent_kernel"))
+    if bias is not None:
+        held = c.constant(bias, "bias")
+        own = (
+            [c.reshaped(c.sliced(held, 0, k, k + 1), (bias.shape[1],)) for k in range(2)] if bias.ndim == 2 else [held]
+        )
+        own += [c.zeros(held.shape, held.dtype)] * (2 - len(own))
+        b = c.reshaped(ops.concat([in_order(c, v, order) for v in own], axis=0), (1, 2 * own[0].shape[0]))
+    others = dict(_activations(cell) or {})
+    if kind == "GRU":
+        others["linear_before_reset"] = bool(cell.layer.config.get("reset_after", True))
+    build: Callable[..., Any] = {"SimpleRNN": ops.rnn, "LSTM": ops.lstm, "GRU": ops.gru}[kind]
+    starts = [c.reshaped(s, (s.shape[0], 1, units)) for s in states]
+    w, r = (c.reshaped(v, (1, *v.shape)) for v in (w, r))
+    return build(x, w, r, b, None, *starts, layout=True, direction="reverse" if is_back else "forward", **others)
 
 
 def _unrolled(
@@ -177,72 +242,6 @@ def _unrolled(
     return [result, *(v for held in states for v in held)] if c.option("return_state") else result
 
 
-@reads("Bidirectional")
-def _bidirectional(c: Call, x: Tensor, initial_state: Any = None) -> Any:
-    layers = [described(c.option(key), key) for key in ("layer", "backward_layer") if c.option(key) is not None]
-    if len(layers) == 1:
-        name = layers[0].name.removeprefix("forward_")
-        config = {**layers[0].config, "go_backwards": not layers[0].config.get("go_backwards")}
-        layers = [
-            _renamed(layers[0], {**layers[0].config, "name": f"forward_{name}"}),
-            _renamed(layers[0], {**config, "name": f"backward_{name}"}),
-        ]
-    found = list[list[Any]]()
-    halves: list[Any] = [None, None]
-    if initial_state is not None:
-        n = len(initial_state) // 2
-        halves = [initial_state[:n], initial_state[n:]]
-    has_all, has_state = (bool(layers[0].config.get(key)) for key in ("return_sequences", "return_state"))
-    for layer, key, states in zip(layers, ("forward_layer", "backward_layer"), halves):
-        own = _renamed(layer, {**layer.config, "zero_output_for_mask": has_all})
-        given = {} if states is None else {"initial_state": states}
-        found.append(c.inner(own, c.weights.part(key, layer.name), [x], given))
-    ahead, back = (f[0].stored() for f in found)
-    if has_all:
-        back = _reversed(c, back)
-    merged = _together(c, str(c.option("merge_mode", "concat")), ahead, back)
-    made = list[Any]()
-    for value in merged:
-        tensor = Tensor(c.graph, c.name)
-        tensor.make(value)
-        tensor.mask = x.mask if has_all else None
-        made.append(tensor)
-    return [*made, *(s for f in found for s in f[1:])] if has_state else made
-
-
-def _renamed(layer: Described, config: Any) -> Described:
-    return Described(layer.kind, layer.registered, layer.module, config, layer.shared)
-
-
-def _reversed(c: Call, x: Value) -> Value:
-    steps = x.shape[1]
-    assert isinstance(steps, int)
-    return c.sliced(x, 1, -1, -steps - 1, -1)
-
-
-def _together(c: Call, mode: str, a: Value, b: Value) -> list[Value]:
-    match mode:
-        case "concat":
-            return [ops.concat([a, b], axis=a.rank - 1)]
-        case "sum":
-            return [ops.add(a, b)]
-        case "ave":
-            return [ops.mean([a, b])]
-        case "mul":
-            return [ops.mul(a, b)]
-        case "None":
-            return [a, b]
-        case _:
-            raise InvalidModel(f"merge_mode is {mode!r}")
-
-
-@reads("TimeDistributed", keeps_mask=True)
-def _time_distributed(c: Call, x: Tensor) -> Any:
-    """The layer over all time steps as if they were further members of the batch."""
-    layer, value = described(c.option("layer"), "layer"), x.stored()
-    batch, steps = value.shape[:2]
-    rows = Tensor(c.graph, c.name)
-    rows.make(c.reshaped(value, (batch * steps, *value.shape[2:])))
-    (y,) = c.inner(layer, c.weights.part("layer", layer.name), [rows], {})
-    made = y.stored()
-    return c.reshaped(made, (batch, steps, *made.shape[1:]))
+def backward(c: Call, x: Value) -> Value:
+    """Return [batch, time, ..] from the last time step to the first one."""
+    return c.sliced(x, 1, -1, -(2**31), -1)

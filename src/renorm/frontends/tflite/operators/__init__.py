@@ -3,12 +3,13 @@
 What an operator means is stated where the formats leave it to their implementation.
 """
 
-from renorm.frontends.tflite.operators import arithmetic, moving, products, reducing, windows
+from renorm.frontends.tflite.operators import arithmetic, moving, products, recurrent, reducing, windows
 
 _ALL = [
     *arithmetic.OPERATORS,
     *moving.OPERATORS,
     *products.OPERATORS,
+    *recurrent.OPERATORS,
     *reducing.OPERATORS,
     *windows.OPERATORS,
 ]

@@ -1,0 +1,98 @@
+"""Discrete Fourier transforms of a signal, and of its frames: products with a constant matrix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from renorm.core.dtypes import numpy_dtype
+from renorm.core.errors import OperandError
+from renorm.core.shapes import normalize_axis
+from renorm.graph.attributes import Bool, Int
+from renorm.graph.op import OnnxNode
+from renorm.ops.shared.composite import Composite, apply
+from renorm.ops.shared.told import numbers
+
+_MOST = 1 << 26  # elements of a matrix
+
+
+class Dft(Composite):
+    """y[k] = sum over t of x[t] * e^(-2 pi i t k / length), or its inverse. The last axis has the real part, or that
+    and the imaginary one. A signal is cut or continued by zeros to dft_length. onesided: half of the result, which the
+    other half mirrors where x is real; of an inverse half of x, whose result is real."""
+
+    takes = "x, dft_length?, axis?"
+    onnx = {"DFT": 17}
+    axis = Int(None)
+    inverse = Bool(False)
+    onesided = Bool(False)
+
+    def made(self, node: OnnxNode, *operands: Any) -> Any:
+        x, *_ = operands
+        length, told = numbers(node, 1, "dft_length"), numbers(node, 2, "axis")
+        given = self.axis if self.axis is not None else 1 if node.opset < 20 else -2
+        axis = normalize_axis(int(told[0]) if told else given, x.rank)
+        if axis == x.rank - 1:
+            raise OperandError(f"DFT({x.type}): axis {axis} is that of real and imaginary parts")
+        n, parts = x.shape[axis], x.shape[-1]
+        if not isinstance(n, int) or parts not in (1, 2):
+            raise OperandError(f"DFT({x.type}): axis {axis} and the last, 1 or 2, must be known", do="give shapes=")
+        if self.inverse and self.onesided:
+            matrix = real_parts_of(n, int(length[0]) if length else 2 * (n - 1))[:, :parts]
+        else:
+            matrix = parts_of(n, int(length[0]) if length else n, self.onesided, self.inverse)[:, :parts]
+        order = [*(a for a in range(x.rank - 1) if a != axis), axis, x.rank - 1]
+        back = [int(a) for a in np.argsort(order)]
+        turned = apply("transpose", x, perm=order)
+        flat = apply("reshape", turned, np.array([0] * (x.rank - 2) + [n * int(parts)]))
+        y = apply("matmul", flat, matrix.reshape(n * int(parts), -1).astype(numpy_dtype(x.dtype)))
+        y = apply("reshape", y, np.array([0] * (x.rank - 2) + list(matrix.shape[2:])))
+        return apply("transpose", y, perm=back)
+
+
+class Stft(Composite):
+    """y[n, f] = the transform of x[n, f * frame_step + t] * window[t], t = 0 .. frame_length - 1."""
+
+    takes = "x, frame_step, window?, frame_length?"
+    onnx = {"STFT": 17}
+    onesided = Bool(True)
+
+    def made(self, node: OnnxNode, *operands: Any) -> Any:
+        x, _, window, _ = operands
+        step, given = numbers(node, 1, "frame_step") or [0], numbers(node, 3, "frame_length")
+        length = int(given[0]) if given else None if window is None else window.shape[0]
+        if not isinstance(length, int) or int(step[0]) < 1 or (window is not None and window.shape[0] != length):
+            raise OperandError(f"STFT({x.type}): frame_length must be known, that of the window, and frame_step > 0")
+        parts = 1 if x.rank == 2 else x.shape[2]
+        if parts not in (1, 2):
+            raise OperandError(f"STFT({x.type}): the last axis, of 1 or 2 elements, must be known", do="give shapes=")
+        # a convolution: [N, parts, L] by [2 * frequencies, parts, frame_length]
+        matrix = parts_of(length, length, self.onesided, False)[:, :parts].transpose(2, 3, 1, 0)
+        weight: Any = matrix.reshape(-1, int(parts), length).astype(numpy_dtype(x.dtype))
+        if window is not None:
+            weight = apply("mul", window, weight)
+        signal = apply("unsqueeze", x, axes=(1,)) if x.rank == 2 else apply("transpose", x, perm=(0, 2, 1))
+        y = apply("conv", signal, weight, strides=(int(step[0]),))
+        y = apply("reshape", y, np.array([0, len(matrix), 2, -1]))
+        return apply("transpose", y, perm=(0, 3, 1, 2))
+
+
+def parts_of(n: int, length: int, onesided: bool, inverse: bool) -> np.ndarray[Any, Any]:
+    """Return the matrix [n, part, frequency, part] of a transform of some length, real parts first: zeros behind it."""
+    count = length // 2 + 1 if onesided else length
+    if length < 1 or 4 * n * count > _MOST:
+        raise OperandError(f"a Fourier transform of {n} elements to {count} frequencies is no product of moderate size")
+    turns = np.arange(n)[:, None] * np.arange(count) % length / length * (2 * np.pi) * (-1 if inverse else 1)
+    cos, sin = np.cos(turns), np.sin(turns)
+    matrix = np.stack([np.stack([cos, -sin], -1), np.stack([sin, cos], -1)], 1) / (length if inverse else 1)
+    matrix[length:] = 0
+    return matrix
+
+
+def real_parts_of(n: int, length: int) -> np.ndarray[Any, Any]:
+    """Return the matrix [n, part, t, 1] of an inverse transform to a real signal, of the first half of frequencies."""
+    full = parts_of(n, length, False, True)[..., :1]
+    full[1 : (length + 1) // 2] *= 2  # what the other half has too
+    full[length // 2 + 1 :] = 0
+    return full

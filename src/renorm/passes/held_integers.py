@@ -1,0 +1,61 @@
+"""Steps of quantized tensors as memory holds them: a bfloat16 is every integer up to 256, so that they and constant
+weights of 8 bits are held in it as they are, whatever the precision, where a machine multiplies pairs of it.
+
+A sum is of float32, and as exact as before (`integer_products`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from renorm.core.machine import Machine
+from renorm.core.target import Target
+from renorm.graph.ir import Graph, Node, Value
+from renorm.graph.layout import Layout
+from renorm.passes.context import Context
+from renorm.passes.mixed_precision import candidates, lying_together, round_weights, weights
+from renorm.passes.quantization import are_whole, whole
+
+HELD = "bfloat16"
+LARGEST = 256
+
+
+@dataclass(frozen=True)
+class HoldIntegers:
+    """v: f32 -> v: f32 as bf16, where v is integers that bfloat16 has, and products of pairs read it"""
+
+    def run(self, graph: Graph, context: Context) -> None:
+        if not multiplies_pairs(context.target):
+            return
+        found = list[Value]()
+        for together in lying_together(graph, candidates(graph)):
+            if any(_is_product(u, v) for v in together for u in v.readers) and all(
+                _is_held_as_it_is(graph, v) for v in together
+            ):
+                found += (v for v in together if v.held_dtype != HELD)
+        for v in found:
+            v.layout = replace(v.layout or Layout(), dtype=HELD)
+        if found:
+            round_weights(graph)
+
+
+def multiplies_pairs(target: Target) -> bool:
+    """Return whether a machine multiplies pairs of bfloat16 faster than float32, by vector instructions."""
+    machine = target.machine_target
+    return not machine.is_gpu and not machine.has_tiles and Machine.of(machine).pairs
+
+
+def _is_product(node: Node, data: Value) -> bool:
+    return node.op.name in ("exact_conv", "matmul") and node.inputs[0] is data and bool(weights(node))
+
+
+def _is_held_as_it_is(graph: Graph, v: Value) -> bool:
+    """Return whether a value, and the weights that it is multiplied with, are integers of few bits."""
+    others = (u.inputs[i] for u in v.readers if u.inputs[0] is v for i in weights(u))
+    fits = all(w is not None and w.data is not None and whole(w.data, LARGEST) for w in others)
+    return v.producer is not None and not graph.is_output(v) and fits and is_of_steps(v)
+
+
+def is_of_steps(v: Value) -> bool:
+    """Return whether a value is steps from a zero point that bfloat16 has, as its producers say."""
+    return are_whole(v, LARGEST)
