@@ -17,6 +17,7 @@ from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupl
 
 from renorm import frontends
 from renorm.core.errors import InvalidInput, RenormError
+from renorm.core.stated import Undecided
 from renorm.driver.compile import compile
 from renorm.runtime.gpu.device import arch_here
 
@@ -52,6 +53,8 @@ class RenormBackend(Backend):
         """Return whether renorm reads the model, and has the device."""
         try:
             frontends.read(model, **kwargs)
+        except Undecided:
+            pass  # elements of inputs decide: a call has them
         except RenormError:
             return False
         return cls.supports_device(device)
@@ -75,10 +78,10 @@ class RenormBackend(Backend):
     ) -> tuple[Any, ...]:
         """Run one node. inputs: arrays in its order. kwargs: opset_version, and what renorm.compile takes."""
         arrays = [np.asarray(x) for x in inputs]
-        names = [name for name in node.input if name]
+        given = dict(zip([name for name in node.input if name], arrays, strict=True))
         infos = [
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
-            for name, x in zip(names, arrays, strict=True)
+            for name, x in given.items()
         ]
         # what a node gives is inferred: an output of a model needs a name alone
         outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
@@ -86,7 +89,7 @@ class RenormBackend(Backend):
             [helper.make_opsetid(node.domain, kwargs.pop("opset_version"))] if "opset_version" in kwargs else None
         )
         model = helper.make_model(helper.make_graph([node], "node", infos, outputs), opset_imports=versions)
-        return cls.run_model(model, arrays, device, **kwargs)
+        return cls.run_model(model, given, device, **kwargs)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:

@@ -146,12 +146,20 @@ def test_operations_of_every_op_are_bounded_before_they_are_counted() -> None:
     for op in registry.all_ops():
         for sample in op.samples[:4]:
             g = Graph()
-            specs = [s if isinstance(s, list) else [s] for s in sample.operands]
-            values = [
-                [None if s is None else g.constant(s.draw(np.random.default_rng(0))) for s in several]
-                for several in specs
-            ]
-            operands = [v if isinstance(s, list) else v[0] for v, s in zip(values, sample.operands)]
+            rng = np.random.default_rng(0)
+
+            def held(spec: Any, is_static: bool, g: Graph = g, rng: Any = rng) -> Any:
+                """Data are inputs: what they say (indices) is not looked at."""
+                if isinstance(spec, list):
+                    return [held(s, is_static) for s in spec]
+                if spec is None:
+                    return None
+                array = spec.draw(rng)
+                return g.constant(array) if is_static else g.input(f"x{len(g.inputs)}", spec.type.dtype, array.shape)
+
+            known = {p.name for p in op.parsed.operands if p.is_static}
+            flat = [s for given in sample.operands for s in (given if isinstance(given, list) else [given])]
+            operands = [held(s, p.name in known) for s, p in zip(op.arrange(flat), op.parsed.operands)]
             g.apply(op(**sample.attributes), operands)
             for n in g.nodes:
                 counted = dict(_operations(g))[n.name]

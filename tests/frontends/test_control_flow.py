@@ -100,8 +100,8 @@ def test_what_is_refused() -> None:
     endless = """g (float[2, 3] x) => (float[2, 3] y) <bool t = {1}> {
         y = Loop(, t, x) <body = b (int64 i, bool c, float[2, 3] a) => (bool d, float[2, 3] e)
             { d = Identity(c) e = Add(a, x) }> }"""
-    with pytest.raises(LimitExceeded, match="nodes: 2"):
-        frontends.read(model(endless), limits=Limits(nodes=20))
+    with pytest.raises(LimitExceeded, match="expansions: 2"):
+        frontends.read(model(endless), limits=Limits(expansions=20))
     by_data = """g (float[2] x) => (float[2] y) <bool t = {1}, float z = {0}> {
         y = Loop(, t, x) <body = b (int64 i, bool c, float[2] a) => (bool d, float[2] e)
             { e = Add(a, x) m = ReduceSum<keepdims = 0>(e) d = Less(m, z) }> }"""
@@ -113,3 +113,56 @@ def test_what_is_refused() -> None:
         frontends.read(
             model(f"g (float[2, 3] x) => (float[2, 3] y) <int64 n = {{1}}> {{ y = Loop(n) <body = {STEP}> }}")
         )
+
+
+def test_an_input_that_ends_a_loop_is_held_against_what_was_read() -> None:
+    """Elements are taken for extents, which are not negative: a loop that begins for all of these asks for one."""
+    source = model("""g (int64 s, float[2] x) => (float[2] y) <int64 low = {-1}, int64 n = {3}> {
+        c = Greater(s, low)
+        y = Loop(n, c, x) <body = b (int64 i, bool c1, float[2] a) => (bool d, float[2] e)
+            { d = Identity(c1) e = Add(a, a) }> }""")
+    x, module = np.ones(2, np.float32), renorm.compile(source, threads=1)
+    np.testing.assert_array_equal(module.run(np.array(5), x)[0], [8, 8])
+    with pytest.raises(RenormError, match=r"s\.0"):
+        module.run(np.array(-5), x)
+
+
+def test_a_body_that_cannot_be_read_is_reported_once() -> None:
+    source = model("""g (float[2] x) => (float[2] y) <bool t = {1}> {
+        y = Loop(, t, x) <body = b (int64 i, bool c, float[2] a) => (bool d, float[2] e)
+            { d = MaxRoiPool(a) e = Add(a, x) }> }""")
+    with pytest.raises(RenormError, match=r"'MaxRoiPool_0\.round0' is MaxRoiPool") as raised:
+        frontends.read(source)
+    assert "more node" not in str(raised.value)
+
+
+def test_names_of_bodies_give_way_to_those_of_the_graph() -> None:
+    source = model("""g (float[2] x) => (float[2] y) <int64 n = {2}, bool t = {1}> {
+        w = Loop(n, t, x) <body = b (int64 i, bool c, float[2] a) => (bool d, float[2] y)
+            { d = Identity(c) y = Add(a, x) }>
+        y = Neg(w) }""")
+    agrees(source, x=np.array([1, 2], np.float32))
+    assert frontends.read(source).outputs[0].name == "y"
+
+
+def test_weights_of_a_body_are_there_once() -> None:
+    source = model("""g (float[2] x) => (float[2] y) <int64 n = {5}, bool t = {1}> {
+        y = Loop(n, t, x) <body = b (int64 i, bool c, float[2] a) => (bool d, float[2] e)
+            <float[2] k = {3, 4}> { d = Identity(c) h = Constant<value = float[2] {1, 2}>()
+                f = Mul(a, k) e = Add(f, h) }> }""")
+    agrees(source, x=np.array([1, 2], np.float32))
+    assert sum(v.shape == (2,) for v in frontends.read(source).constants.values()) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("y = Scan(x) <body = b (float a) => (float c) { c = Neg(a) }>", "num_scan_inputs"),
+        ("y = Scan(x) <num_scan_inputs = 3, body = b (float a) => (float c) { c = Neg(a) }>", "3 of 1 values"),
+        ("y = Loop(x, , x) <body = b (int64 i, bool t, float[2] a) => (bool d, float[2] c) { c = Neg(a) }>", "integer"),
+        ("y = If(x) <then_branch = t () => (float p) { p = Neg(x) }>", "not bool"),
+    ],
+)
+def test_damaged_bodies(body: str, why: str) -> None:
+    with pytest.raises(InvalidModel, match=why):
+        frontends.read(model(f"g (float[2] x) => (float[2] y) {{ {body} }}"))

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from tests.frontends.backend_cases import Case, collect, is_defined, with_constants
 
-import renorm
 from renorm import frontends
 from renorm.frontends.onnx import write
 from renorm.frontends.onnx.provenance import KEY
@@ -19,7 +18,6 @@ EXCLUDED = {
     r"test_training_dropout(?!_zero).*": "dropout in training drops nothing here",
     r"test_attention_\w*(causal|padded_kv)\w*(bf|fp)16(_expanded)?": "rounds every one of a dozen steps to 16 bits",
     r"test_bernoulli.*": "random numbers are others than those of the package",
-    r"test_maxpool_with_argmax_.*": "positions of maxima are refused",
     r"test_resize_downsample_scales_\w+_align_corners": "they take 2.4 for an extent of 2, unlike torch",
 }
 
@@ -60,22 +58,6 @@ def test_case_written_back(name: str) -> None:
     graph.metadata[KEY].forms.clear()
     again = frontends.read(write(graph))
     _check(interpret.run(again, {v.name: given[v.name] for v in again.inputs}), expected, case)
-
-
-# What needs a number that the case gives as an input when it runs.
-UNKNOWN_EXTENTS = {r"test_(blackman|hamming|hann)window\w*_expanded": "the result's extent is an input"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("level", [0, 3])
-@pytest.mark.parametrize("name", [n for n in CASES if _reason(n) is None and _reason(n, UNKNOWN_EXTENTS) is None])
-def test_case_compiled(name: str, level: int) -> None:
-    """Machine code gives the case's results, with nothing optimized and with everything."""
-    case = CASES[name]
-    inputs, expected = case.sets[0]
-    model, given = with_constants(case, inputs)
-    module = renorm.compile(model, opt_level=level, threads=1)
-    _check(module.run(*[np.asarray(given[v.name]) for v in module.inputs]), expected, case)
 
 
 def _check(results: list[np.ndarray], expected: list[np.ndarray], case: Case) -> None:

@@ -162,6 +162,8 @@ def test_ops_taken_at_their_first_version_mean_the_same_later() -> None:
         first, last = versions[min(versions)], versions[max(versions)]
         assert [p.name for p in last.inputs][: len(first.inputs)] == [p.name for p in first.inputs], op_type
         for name, attribute in first.attributes.items():
+            if (op_type, name) in (("GridSample", "mode"), ("DFT", "axis")):
+                continue  # its words changed, or it became an operand: both are read
             assert name in last.attributes, (op_type, name)
             assert last.attributes[name].default_value == attribute.default_value, (op_type, name)
 

@@ -67,6 +67,7 @@ DIFFERENT: list[tuple[set[str], Callable[[OneNode], bool], str]] = [
     ({"reduce_mean"}, lambda case: any(a.size == 0 for a in case.arrays), "gives 0 for the mean of nothing"),
     ({"gru", "lstm", "rnn"}, lambda case: any(a.size == 0 for a in case.arrays), "ends the process"),
     ({"random_normal_like", "random_uniform_like"}, lambda case: True, "draws others"),
+    ({"cast"}, lambda case: dtypes.is_stored(case.graph.outputs[0].dtype), "hands out bytes"),
     ({"cast"}, is_beyond_integers, "gives what the processor does of floats that no integer of the dtype is near"),
 ]
 

@@ -293,3 +293,45 @@ def test_weights_of_a_few_bits_are_integers_as_others(dtype: str, target: str) -
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
     names = [n.op.name for n in pipeline.optimize(g, target=find(target))[0].nodes]
     assert target == "llvm" or ("exact_conv" in names) == ("znver4" in target)
+
+
+def test_a_bound_that_data_give_is_no_bound_of_integers() -> None:
+    """min of three is one node: what a third operand says is neither rounded nor known."""
+    nodes = [
+        helper.make_node("Round", ["x"], ["r"]),
+        helper.make_node("Max", ["r", "low"], ["m"]),
+        helper.make_node("Min", ["m", "high", "v"], ["c"]),
+        helper.make_node("Cast", ["c"], ["q"], to=onnx.TensorProto.UINT8),
+        helper.make_node("DequantizeLinear", ["q", "one"], ["y"]),
+    ]
+    held = {"low": np.float32(0), "high": np.float32(255), "one": np.float32(1)}
+    given = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3]) for name in ("x", "v")]
+    graph = helper.make_graph(
+        nodes, "cut", given, [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [3])],
+        [numpy_helper.from_array(np.asarray(a), name) for name, a in held.items()],
+    )  # fmt: skip
+    source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    x, v = np.array([10, 100, 300], np.float32), np.array([3.7, 50.5, 500], np.float32)
+    for level in range(4):
+        np.testing.assert_array_equal(renorm.compile(source, opt_level=level, threads=1).run(x, v)[0], [3, 50, 255])
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float16])
+def test_numbers_of_other_widths_are_no_steps(kind: Any) -> None:
+    nodes = [
+        helper.make_node("Round", ["x"], ["r"]),
+        helper.make_node("Clip", ["r", "low", "high"], ["c"]),
+        helper.make_node("Cast", ["c"], ["q"], to=onnx.TensorProto.UINT8),
+        helper.make_node("DequantizeLinear", ["q", "scale"], ["y"]),
+    ]
+    held = {"low": kind(0), "high": kind(255), "scale": np.float32(0.5)}
+    dtype = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    graph = helper.make_graph(
+        nodes, "wide", [helper.make_tensor_value_info("x", dtype, [3])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [3])],
+        [numpy_helper.from_array(np.asarray(a), name) for name, a in held.items()],
+    )  # fmt: skip
+    source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    x = np.array([-1, 2.5, 300], kind)
+    for level in range(4):
+        np.testing.assert_array_equal(renorm.compile(source, opt_level=level, threads=1).run(x)[0], [0, 1, 127.5])

@@ -20,7 +20,7 @@ from tests.random_numbers import RNG
 import renorm
 from renorm import ops
 from renorm.cli.group import main
-from renorm.errors import InvalidInput, SynchronizationError, UnsupportedOp
+from renorm.errors import InvalidInput, OperandError, SynchronizationError
 from renorm.graph.ir import Graph
 from renorm.training import layers
 from renorm.training.batches import Files
@@ -633,7 +633,7 @@ def test_refusals(tmp_path: Path) -> None:
             parameters("a", channels=4, seed=2) | ({} if condition else {"c": np.array(True)}),
         )  # fmt: skip
         if condition:
-            with pytest.raises(UnsupportedOp, match="the condition 'c' of If is computed when the network runs"):
+            with pytest.raises(OperandError, match="the condition 'c' of If is computed when the network runs"):
                 restat(proto, rows(1))
         else:
             assert [d.name for d in restat(proto, rows(5), **FAST).layers] == ["inner"]

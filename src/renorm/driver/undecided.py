@@ -21,6 +21,7 @@ from renorm.driver.module import CompiledModule, ExternalText, KernelText, OpenM
 from renorm.graph.deciding import deciding_sources
 from renorm.graph.ir import Graph
 from renorm.runtime.arrays import view_of
+from renorm.runtime.module import Shapes
 from renorm.runtime.program import TensorSpec
 from renorm.runtime.report import KernelRecord, Report
 from renorm.runtime.state import State
@@ -85,10 +86,17 @@ class DecidingModule(SpecializingModule):
         return found
 
     def decided(self, /, **elements: Any) -> Decided:
-        """Return the module where the inputs that decide have these elements, compiled if it is not there yet."""
+        """Return the module where the inputs that decide have these elements, compiled if it is not there yet. Raises
+        InvalidInput, and Undecided where what is known now shows that more inputs decide."""
+        unknown = [f"{name!r} is no input that decides" for name in elements if name not in self.deciding]
+        if unknown:
+            raise InvalidInput(f"{self.name}: the arrays given do not fit its inputs", unknown)
+        return self._decided_by(self.deciding, elements)
+
+    def _decided_by(self, names: Sequence[str], elements: Mapping[str, Any]) -> Decided:
         found, problems = dict[str, Array](), list[str]()
         for v in self._declared:
-            if v.name not in self.deciding:
+            if v.name not in names:
                 continue
             array = view_of(elements[v.name]) if v.name in elements else "missing"
             expected = f"expected {v.dtype}{format_shape(v.shape)}"
@@ -98,7 +106,6 @@ class DecidingModule(SpecializingModule):
                 found[v.name] = np.array(array)
             else:
                 problems.append(f"input {v.name}: {array.dtype}{list(array.shape)}, {expected}")
-        problems += [f"{name!r} is no input that decides" for name in elements if name not in self.deciding]
         if problems:
             raise InvalidInput(f"{self.name}: the arrays given do not fit its inputs", problems)
         key = tuple((n, a.shape, a.tobytes()) for n, a in found.items())
@@ -122,14 +129,23 @@ class DecidingModule(SpecializingModule):
             raise InvalidInput(f"{self.name}: the arrays given do not fit its inputs", problems)
         given.update(named)
         module, others = self._for(given)
-        return module.run(out=out, timeout=timeout, **({} if stream is None else {"stream": stream}), **others)
+        more: dict[str, Any] = {} if stream is None else {"stream": stream}
+        order = [v.name for v in module.inputs]
+        if others.keys() == {*order}:  # an input may be called as an option is
+            return module.run(*(others[n] for n in order), out=out, timeout=timeout, **more)
+        return module.run(out=out, timeout=timeout, **more, **others)
 
     def _for(self, given: Mapping[str, Any]) -> tuple[Decided, dict[str, Any]]:
         """Return the module for inputs, and those that it takes."""
+        names = self.deciding
         while True:
             with suppress(Undecided):  # what is known now shows that more inputs decide
-                module = self.decided(**{n: given[n] for n in self.deciding if n in given})
-                return module, {n: a for n, a in given.items() if n not in self.deciding}
+                return self._decided_by(names, given), {n: a for n, a in given.items() if n not in names}
+            names = self.deciding
+
+    def specialized_at(self, shapes: Shapes, elements: Shapes) -> CompiledModule:
+        """Raise InvalidInput: elements that decide may be no integers."""
+        raise InvalidInput(f"{self.name} has no kernels for shapes alone", [self.obstacle], "call specialized")
 
     def specialized(self, /, **shapes: Any) -> CompiledModule:
         """As SpecializingModule.specialized: of the inputs that decide arrays are given."""

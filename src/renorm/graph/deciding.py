@@ -59,11 +59,11 @@ def inputs_of(value: Value) -> set[Value]:
 
 def sources(graph: Graph, told: Value | Sym) -> set[Value] | None:
     """Return the inputs whose elements make a value, or an element of one, known, beside extents; None where some are
-    more than a few elements, or several floats that are computed with."""
+    more than a few elements, or are computed with and several floats, or of open length."""
     if isinstance(told, Sym):
         return {v for v in graph.inputs if _symbols(v) & symbols_of(told)} or deciding_sources(graph, False) or None
     waiting, found, seen = [told], set[Value](), set[Value]()
-    is_computed = False
+    is_computed = are_floats = False
     while waiting:
         v = waiting.pop()
         if v in seen or v.is_constant or (v.known is not None and not any(True for _ in extents_among(v.known.flat))):
@@ -76,11 +76,15 @@ def sources(graph: Graph, told: Value | Sym) -> set[Value] | None:
         elif v.producer.op.name in _OF_SHAPES:
             continue
         else:
-            is_computed |= dtypes.is_float(v.dtype) and v.producer.op.name not in _MOVING
-            waiting += [x for x in v.producer.inputs if x is not None]
-    if is_computed and any(dtypes.is_float(v.dtype) and prod(static(v.shape)) > 1 for v in found):
+            operands = [x for x in v.producer.inputs if x is not None]
+            if v.producer.op.name not in _MOVING:
+                is_computed = True
+                are_floats |= any(dtypes.is_float(x.dtype) for x in operands)
+            waiting += operands
+    several = [v for v in found if not is_static(v.shape) or prod(static(v.shape)) > 1]
+    if are_floats and any(dtypes.is_float(v.dtype) for v in several):
         return None
-    return found
+    return None if is_computed and any(not is_static(v.shape) for v in found) else found
 
 
 def deciding_sources(graph: Graph, is_open: bool = True) -> set[Value]:

@@ -372,7 +372,7 @@ class OpDef:
         parameters, given = cls.parsed.operands, list(flat)
         variadic = [i for i, p in enumerate(parameters) if p.is_variadic]
         least = sum(not (p.is_optional or p.is_variadic) for p in parameters)
-        if len(given) < least or (not variadic and len([g for g in given if g is not None]) > len(parameters)):
+        if len(given) < least or (not variadic and any(g is not None for g in given[len(parameters) :])):
             count = str(len(parameters)) if least == len(parameters) else f"{least} to {len(parameters)}"
             raise OperandError(
                 f"{cls.name} takes {'at least ' + str(least) if variadic else count} operands, not {len(given)}"

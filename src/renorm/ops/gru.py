@@ -20,6 +20,7 @@ class Gru(OverTime):
     reads = ("b", "sequence_lens", "initial_h")
     linear_before_reset = Bool(False)
     onnx = {"GRU": 7}
+    onnx_changed = {"GRU": "before 7 output_sequence said whether there is Y"}
 
     samples = [
         Sample(f32[4, 2, 5], f32[1, 9, 5], f32[1, 9, 3]),

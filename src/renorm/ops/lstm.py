@@ -23,6 +23,7 @@ class Lstm(OverTime):
     input_forget = Bool(False)
     state_clip = Float(None, at_least=0.0)
     onnx = {"LSTM": 7}
+    onnx_changed = {"LSTM": "before 7 output_sequence said whether there is Y"}
 
     def to_onnx(self, node: Any, opset: int) -> Any:
         return None if self.state_clip is not None else super().to_onnx(node, opset)

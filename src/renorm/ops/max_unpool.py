@@ -35,6 +35,10 @@ class MaxUnpool(Composite):
         ends = zip(x.shape[2:], strides, pads[:rank], pads[rank:], self.kernel_shape, strict=True)
         spatial: list[Dim] = [(d - 1) * stride - before - after + k for d, stride, before, after, k in ends]
         read, asked = (*x.shape[:2], *spatial), numbers(node, 2, "output_shape")
+        pool = positions.producer
+        if asked is not None and pool is not None and pool.op.name.startswith("max_pool"):
+            whole = pool.inputs[0]  # of which positions are numbers: the kernel may not reach its end
+            read = whole.shape if whole is not None and whole.shape == tuple(asked) else read
         count = (size(read),)
         length = np.asarray(count, np.int64) if is_static(count) else extents_of(x.graph, count)
         zero = x.graph.constant(np.zeros(1, numpy_dtype(x.dtype)), "zero")

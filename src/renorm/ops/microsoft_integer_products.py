@@ -78,7 +78,7 @@ class MatmulNbits(Composite):
     depth = Int(onnx="K")
     columns = Int(onnx="N")
     bits = Int(4)
-    block_size = Int()
+    block_size = Int(at_least=1)
 
     def made(self, node: OnnxNode, *operands: Any) -> Any:
         a, b, scales, zeros, places, bias = operands
@@ -87,6 +87,7 @@ class MatmulNbits(Composite):
         if self.bits not in (2, 4, 8):
             raise OperandError(f"{node.op_type}: bits = {self.bits} is none of 2, 4 and 8")
         blocks = -(-self.depth // self.block_size)
+        self._check(node, blocks, *(None if v is None else v.data for v in (b, scales, zeros, places)))
         q = self._unpacked(b.data.reshape(self.columns, -1))[:, : self.depth].astype(np.float32)
         at = np.arange(self.depth) // self.block_size if places is None else places.data.reshape(-1)[: self.depth]
         zero = np.float32(2 ** (self.bits - 1))
@@ -98,6 +99,23 @@ class MatmulNbits(Composite):
         weight = ((q - zero) * step).T.astype(numpy_dtype(a.dtype))
         y = apply("matmul", a, np.ascontiguousarray(weight))
         return y if bias is None else apply("add", y, bias)
+
+    def _check(self, node: OnnxNode, blocks: int, b: Any, scales: Any, zeros: Any, places: Any) -> None:
+        """Raise OperandError where a constant is not of the size that attributes say."""
+        is_packed = zeros is not None and zeros.dtype == np.uint8
+        sizes = {
+            "b": (b, blocks * (self.block_size * self.bits // 8)),
+            "scales": (scales, blocks),
+            "zero_points": (zeros, -(-blocks * self.bits // 8) if is_packed else blocks),
+        }
+        wrong = [f"B is {b.dtype}, expected uint8"] * (b.dtype != np.uint8)
+        for name, (held, size) in sizes.items():
+            if held is not None and held.size != self.columns * size:
+                wrong.append(f"{name} has {held.size} elements, expected {self.columns * size}")
+        if places is not None and (places.size < self.depth or places.min() < 0 or places.max() >= blocks):
+            wrong.append(f"g_idx must say for each of {self.depth} which of {blocks} blocks")
+        if wrong:
+            raise OperandError(f"{node.op_type}: constants do not fit K = {self.depth}, N = {self.columns}", wrong)
 
     def _unpacked(self, held: Any) -> Any:
         """Return integers of `bits` bits, of which a byte has several, the lowest ones first."""

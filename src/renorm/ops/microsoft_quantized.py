@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from renorm.core.errors import OperandError
 from renorm.graph import registry
 from renorm.graph.attributes import Bool, Float, Int, Ints, String
 from renorm.graph.op import OnnxNode
@@ -134,6 +135,8 @@ class QlinearConcat(Composite):
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Any:
         """Operands are scale and zero point of the result, then value, scale and zero point of each part."""
+        if len(node.operands) < 5 or len(node.operands) % 3 != 2:
+            raise OperandError(f"{node.op_type}: {len(node.operands)} operands are not two, and three for each part")
         (scale, zero), rest = node.operands[:2], node.operands[2:]
         parts: Sequence[Any] = [
             integers(numbers(*rest[i : i + 3]), scale, zero, rest[i]) for i in range(0, len(rest), 3)

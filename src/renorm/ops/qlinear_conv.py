@@ -9,6 +9,7 @@ import numpy as np
 
 from renorm import te
 from renorm.core.dims import Dim
+from renorm.core.errors import OperandError
 from renorm.graph.attributes import Int
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
 from renorm.graph.types import Operand, TensorType, f32, i8, i32, u8
@@ -43,6 +44,8 @@ class QlinearConv(Windowed):
         check_group(self, self.group, x, w, w.shape[1], w.shape[0])
         quantization.check_single(self.name, x_scale, x_zero, y_scale, y_zero)
         for given in (w_scale, w_zero):
+            if given.rank > 1 and not quantization.is_single(given.shape):
+                raise OperandError(f"{self.name}: {given} is neither one nor one for each result channel")
             quantization.check_zero(self.name, w, given, axis=0)
         return (x.shape[0], w.shape[0], *self.positions(x.shape[2:], self.known_kernel(w.shape[2:])))
 

@@ -51,9 +51,10 @@ def _is_product(node: Node, data: Value) -> bool:
 
 def _is_held_as_it_is(graph: Graph, v: Value) -> bool:
     """Return whether a value, and the weights that it is multiplied with, are integers of few bits."""
+    if v.producer is None or graph.is_output(v) or not is_of_steps(v):  # before weights are looked at
+        return False
     others = (u.inputs[i] for u in v.readers if u.inputs[0] is v for i in weights(u))
-    fits = all(w is not None and w.data is not None and whole(w.data, LARGEST) for w in others)
-    return v.producer is not None and not graph.is_output(v) and fits and is_of_steps(v)
+    return all(w is not None and w.data is not None and whole(w.data, LARGEST) for w in others)
 
 
 def is_of_steps(v: Value) -> bool:

@@ -52,7 +52,7 @@ def steps_of(v: Value) -> tuple[Value, Array] | None:
         if held is None or held.data is None:
             return None
         zero = held.data
-    if steps is None or not _is_within(steps, zero, v.dtype):
+    if steps is None or steps.dtype != "float32" or not _is_within(steps, zero, v.dtype):
         return None
     return steps, zero
 
@@ -74,7 +74,7 @@ def picked_from(v: Value) -> list[Value]:
 def _is_within(steps: Value, zero: Array, dtype: str) -> bool:
     """Return whether a value is of what is rounded, and cut to what integers of a dtype are with that zero point."""
     wanted = [np.asarray(end - zero, np.float32) for end in limits(dtype)]
-    cuts = [_cut(v) for v in picked_from(steps)]
+    cuts = [_cut(v) for v in ([steps] if zero.ndim else picked_from(steps))]  # picks may turn channels
     return bool(cuts) and all(
         found is not None and all(np.array_equal(b, w) for b, w in zip(found, wanted)) for found in cuts
     )
@@ -93,7 +93,8 @@ def _cut(v: Value) -> list[Array] | None:
         inner, bounds = below.inputs[0], [*below.inputs[1:], *bounds]
     rounding = inner.producer if inner is not None else None
     found = [b.data for b in bounds if b is not None and b.data is not None]
-    return found if rounding is not None and rounding.op.name == "round" and len(found) == 2 else None
+    is_whole = rounding is not None and rounding.op.name == "round" and len(found) == len(bounds) == 2
+    return found if is_whole else None
 
 
 def are_whole(v: Value, most: int) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from renorm.core.dtypes import lookup
-from renorm.core.errors import UnsupportedOp
+from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.frontends.onnx.library import is_installed
 from renorm.frontends.onnx.messages import ELEMENT_TYPES, NodeProto
 from renorm.graph.ir import Value
@@ -68,11 +68,13 @@ def body_of(node: NodeProto, domain: str, version: int, operands: Sequence[Value
         function = onnx.FunctionProto.FromString(schema.get_function_with_opset_version(stated))
     else:
         types = [onnx.TypeProto() if v is None else _type(onnx, v) for v in operands]
-        function = onnx.FunctionProto.FromString(
-            schema.get_context_dependent_function_with_opset_version(
+        try:
+            made = schema.get_context_dependent_function_with_opset_version(
                 stated, call.SerializeToString(), [t.SerializeToString() for t in types]
             )
-        )
+        except Exception as error:  # of the C++ library, whatever it takes offence at
+            raise InvalidModel(f"the onnx package makes no body of {node.op_type}: {error}") from error
+        function = onnx.FunctionProto.FromString(made)
     if not function.node:
         types = ", ".join("-" if v is None else str(v.type) for v in operands)
         raise UnsupportedOp(f"the onnx package makes no body of {node.op_type} for operands {types}")
@@ -92,7 +94,7 @@ def _schema(node: NodeProto, domain: str, version: int) -> Any:
         return None
     import onnx
 
-    has = onnx.defs.has(node.op_type, version, domain)
+    has = version < 1 << 31 and onnx.defs.has(node.op_type, version, domain)
     return onnx.defs.get_schema(node.op_type, version, domain) if has else None
 
 
@@ -130,7 +132,8 @@ def _rename(node: Any, renamed: Callable[[str], str]) -> None:
         for graph in (attribute.g, *attribute.graphs):
             for named in (*graph.input, *graph.output, *graph.initializer):
                 named.name = renamed(named.name)
-            for inner in graph.node:
+            for place, inner in enumerate(graph.node):
+                inner.name = renamed(inner.name or f"{inner.op_type}_{place}")
                 _rename(inner, renamed)
 
 

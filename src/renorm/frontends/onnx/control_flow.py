@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from renorm import ops
+from renorm.core import dtypes
 from renorm.core.dims import Dim, Sym
 from renorm.core.errors import InvalidModel, UnsupportedOp, UntoldOperand
 from renorm.core.shapes import normalize_axis
@@ -52,19 +53,22 @@ def _branch(
         raise InvalidModel("If has no condition")
     branches = [attributes.get(which) for which in ("then_branch", "else_branch")]
     what = f"the condition {condition.name!r} of If"
-    chosen = _truth(condition, what)
+    chosen = _truth(reader, condition, what)
     if chosen is not None:
-        reader.decided_by(condition)
         if (taken := branches[0 if chosen else 1]) is None:
             raise InvalidModel(f"If has no {'then_branch' if chosen else 'else_branch'}")
         names = {made.name: str(scope.names.get(out, out)) for made, out in zip(taken.g.output, proto.output)}
-        return (yield from _once(reader, taken.g, {}, scope, names))
-    if None in branches or sources(reader.graph, condition):
+        return (yield from _once(reader, taken.g, {}, reader.scope_of(taken.g, scope), names, ""))
+    deciding = sources(reader.graph, condition)
+    if None in branches or (deciding and not any(dtypes.is_float(v.dtype) for v in deciding)):
         raise _untold(condition, what)
     both = list[Results]()
-    for taken in branches:
+    for k, taken in enumerate(branches):
         assert taken is not None
-        both.append((yield from _once(reader, taken.g, {}, scope, {})))
+        inner = reader.scope_of(taken.g, scope)
+        both.append((yield from _once(reader, taken.g, {}, inner, {}, ".else" if k else ".then")))
+    if len(both[0]) != len(both[1]):
+        raise InvalidModel(f"If: its branches have {len(both[0])} and {len(both[1])} results")
     scalar = condition if condition.rank == 0 else ops.reshape(condition, np.zeros(0, np.int64))
     made = list[Value | None]()
     for one, other in zip(*both, strict=True):
@@ -74,9 +78,12 @@ def _branch(
         if one.type != other.type:
             untold = _untold(condition, what)
             facts = [f"then  {one.type}", f"else  {other.type}", "of one type, both would be computed"]
-            raise UntoldOperand(untold.headline, facts, untold.do)
+            raise UntoldOperand(untold.headline, facts, untold.do, condition)
         made.append(ops.where(scalar, one, other))
-    reader.assumed.append(f"both branches of If {name!r} are computed, and one is chosen: data say which")
+    reader.assumed.append(
+        f"both branches of If {name!r} are computed, and one is chosen: data say which. What they demand of data "
+        "(checked=True) is asked of both"
+    )
     return made
 
 
@@ -84,26 +91,29 @@ def _loop(
     reader: Reader, proto: NodeProto, name: str, attributes: Mapping[str, Any], operands: Results, scope: Scope
 ) -> Reading:
     body = _body(attributes, "Loop")
-    limit, condition, *carried = [*operands, *([None] * (2 - len(operands)))]
+    limit, condition, *rest = [*operands, *([None] * (2 - len(operands)))]
+    carried: Results = _whole(rest, "Loop")
     count, scanned = len(carried), len(body.output) - 1 - len(carried)
     if len(body.input) != count + 2 or scanned < 0:
         raise InvalidModel(
             f"Loop: its body takes {len(body.input)} values and gives {len(body.output)}",
             [f"{count} are carried: expected {count + 2}, and {count + 1} or more"],
         )
-    rounds = None if limit is None else _number(limit, f"the number of rounds {limit.name!r} of Loop")
+    rounds = None if limit is None else _number(reader, limit, f"the number of rounds {limit.name!r} of Loop")
     if rounds is None and condition is None:
         raise InvalidModel("Loop has neither a number of rounds nor a condition: it has no end")
-    going = condition is None or _known(condition, f"the condition {condition.name!r} of Loop")
-    number, found = 0, list[list[Value]]()
+    going = condition is None or _known(reader, condition, f"the condition {condition.name!r} of Loop")
+    number, found, held = 0, list[list[Value]](), reader.scope_of(body, scope)
     while going and (rounds is None or number < rounds):
         given = [reader.graph.constant(np.asarray(number, np.int64), f"{name}.round{number}"), condition]
         if condition is None:
             given[1] = reader.graph.constant(np.asarray(True), f"{name}.true{number}")
-        after, *made = yield from _round(reader, body, [*given, *carried], scope, number, name)
+        after, *made = yield from _round(reader, body, [*given, *carried], held, number, name)
+        if after is None or None in made:  # which is noted: every round would say it again
+            return [None] * len(proto.output)
         carried = made[:count]
         found.append(_whole(made[count:], "Loop"))
-        going = condition is None or after is None or _known(after, f"the condition {after.name!r} of Loop")
+        going = condition is None or _known(reader, after, f"the condition {after.name!r} of Loop")
         condition = None if condition is None else after
         number += 1
     if not found and scanned:
@@ -114,58 +124,68 @@ def _loop(
 def _scan(
     reader: Reader, proto: NodeProto, name: str, attributes: Mapping[str, Any], operands: Results, scope: Scope
 ) -> Reading:
-    if reader.opsets[""] < 9:
+    if scope.opsets[""] < 9:
         raise UnsupportedOp("Scan before opset 9 has a batch axis", do="export at opset 9 or later")
+    if "num_scan_inputs" not in attributes:
+        raise InvalidModel("Scan does not say num_scan_inputs")
     body, count = _body(attributes, "Scan"), int(attributes["num_scan_inputs"].i)
     given = _whole(operands, "Scan")
+    if not 0 < count <= len(given) or len(body.input) != len(given):
+        raise InvalidModel(
+            f"Scan: {count} of {len(given)} values are inputs that it goes along",
+            [f"its body takes {len(body.input)} values"],
+        )
     carried, inputs = list(given[: len(given) - count]), given[len(given) - count :]
     scanned = len(body.output) - len(carried)
 
     def listed(attribute: str, length: int) -> list[int]:
         held = attributes.get(attribute)
-        return [0] * length if held is None else [int(i) for i in held.ints]
+        found = [0] * length if held is None else [int(i) for i in held.ints]
+        if len(found) != length:
+            raise InvalidModel(f"Scan: {attribute} has {len(found)} numbers, expected {length}")
+        return found
 
-    axes = [normalize_axis(a, x.rank) for a, x in zip(listed("scan_input_axes", count), inputs, strict=True)]
+    axes = [normalize_axis(a, x.rank) for a, x in zip(listed("scan_input_axes", count), inputs)]
     backward, reversed_results = listed("scan_input_directions", count), listed("scan_output_directions", scanned)
-    lengths = dict.fromkeys(x.shape[a] for a, x in zip(axes, inputs))
-    rounds = _one_length(lengths)
-    found = list[list[Value]]()
+    result_axes = listed("scan_output_axes", scanned)
+    rounds = _one_length(dict.fromkeys(x.shape[a] for a, x in zip(axes, inputs)))
+    found, held = list[list[Value]](), reader.scope_of(body, scope)
     for number in range(rounds):
         slices = [
             ops.gather(x, np.asarray(rounds - 1 - number if back else number, np.int64), axis=axis)
             for x, axis, back in zip(inputs, axes, backward)
         ]
-        made = yield from _round(reader, body, [*carried, *slices], scope, number, name)
+        made = yield from _round(reader, body, [*carried, *slices], held, number, name)
+        if None in made:  # which is noted
+            return [None] * len(proto.output)
         whole = _whole(made, "Scan")
         carried, found = whole[: len(carried)], [*found, whole[len(carried) :]]
     if not found and scanned:
         raise UnsupportedOp("Scan makes no rounds, and its results are of their number")
-    stacked = list[Value]()
-    for k, one in enumerate(zip(*found)):
-        axis = listed("scan_output_axes", scanned)[k]
-        stacked.append(_stacked(one[::-1] if reversed_results[k] else one, axis))
+    stacked = [_stacked(one[::-1] if reversed_results[k] else one, result_axes[k]) for k, one in enumerate(zip(*found))]
     return [*carried, *stacked]
 
 
 def _round(
-    reader: Reader, body: GraphProto, given: Sequence[Value | None], scope: Scope, number: int, name: str
+    reader: Reader, body: GraphProto, given: Sequence[Value | None], held: Scope, number: int, name: str
 ) -> Reading:
-    """Return what a body makes of these values in one round."""
-    where = f"round {number} of {name!r}"
-    reader.limits.check(reader.source.label, [("nodes", len(reader.graph.nodes), where)])
-    return (yield from _once(reader, body, dict(zip((i.name for i in body.input), given, strict=True)), scope, {}))
+    """Return what a body makes of these values in one round. held: what all rounds see."""
+    reader.expand(len(body.node) + 1, f"round {number} of {name!r}")
+    values = dict(zip((i.name for i in body.input), given, strict=True))
+    return (yield from _once(reader, body, values, held, {}, f".round{number}"))
 
 
 def _once(
     reader: Reader,
     body: GraphProto,
     given: Mapping[str, Value | None],
-    scope: Scope,
+    held: Scope,
     names: Mapping[str, str],
+    place: str,
 ) -> Reading:
-    """Read a body once. given: values by the names of its inputs. names: what results are called outside."""
-    inner = reader.scope_within(scope, given, names)
-    reader.hold_initializers(body, inner)
+    """Read a body once. given: values by the names of its inputs. held: what it sees. names: what results are called
+    outside. place: what stands behind names of its nodes."""
+    inner = reader.scope_within(held, given, names, place)
     yield body.node, inner
     return [reader.find(o.name, inner, f"the body {body.name!r}") for o in body.output]
 
@@ -199,24 +219,32 @@ def _element(value: Value, what: str) -> Any:
     return None if known is None else np.asarray(known).reshape(-1)[0]
 
 
-def _truth(value: Value, what: str) -> bool | None:
+def _truth(reader: Reader, value: Value, what: str) -> bool | None:
     """Return a condition; None where it is not known."""
+    if value.dtype != "bool":
+        raise InvalidModel(f"{what} is {value.type}, not bool")
     found = _element(value, what)
-    return None if found is None or isinstance(found, Sym) else bool(found)
+    if found is None or isinstance(found, Sym):
+        return None
+    reader.decided_by(value)
+    return bool(found)
 
 
-def _known(value: Value, what: str) -> bool:
+def _known(reader: Reader, value: Value, what: str) -> bool:
     """Return a condition. Raises UntoldOperand where it is not known."""
-    found = _truth(value, what)
+    found = _truth(reader, value, what)
     if found is None:
         raise _untold(value, what)
     return found
 
 
-def _number(value: Value, what: str) -> int:
+def _number(reader: Reader, value: Value, what: str) -> int:
+    if not dtypes.is_int(value.dtype):
+        raise InvalidModel(f"{what} is {value.type}, not an integer")
     found = _element(value, what)
     if found is None or isinstance(found, Sym):
         raise _untold(value, what)
+    reader.decided_by(value)
     return int(found)
 
 

@@ -89,10 +89,12 @@ def _touch(content: mmap) -> None:
 
 class Scope:
     """The names of one graph: values made so far, and initializers, which become constants when first read. Those of
-    the graph around it can be seen too. opsets: version by domain, by which its nodes are read."""
+    the graph around it can be seen too. opsets: version by domain, by which its nodes are read. place: what stands
+    behind names of nodes, which a body that is read several times has as often."""
 
     def __init__(self, outer: Scope | None = None, opsets: Mapping[str, int] | None = None):
         self.outer = outer
+        self.place = outer.place if outer is not None else ""
         self.opsets = (outer.opsets if outer is not None else {}) if opsets is None else opsets
         self.values: dict[str, Value | None] = {}  # None: its node could not be read
         self.initializers: dict[str, Elements] = {}
@@ -140,6 +142,9 @@ class Reader:
         self.assumed = [*source.assumed]
         self.taken_early = Counter[str]()  # op types of nodes that are younger than the opset
         self.expansions = 0  # nodes of bodies of ops so far
+        self.own_names = {v.name for v in proto.input} | {t.name for t in proto.initializer}
+        self.own_names.update(out for n in proto.node for out in n.output)  # of the graph itself, which bodies leave
+        self.constants = dict[int, tuple[NodeProto, Value]]()  # of bodies: there once, however often these are read
         self.read_names = {name for g in graphs(proto) for n in g.node for name in n.input}
         self.read_names |= {o.name for g in graphs(proto) for o in g.output}
 
@@ -276,7 +281,7 @@ class Reader:
             what = f"{self.source.label}: initializer {name!r}"
             try:
                 elements = held.initializers[name](what)
-                exact = held.outer is None or self.graph.is_free(name)  # branches may use the same names
+                exact = self._may_take(name, held)
                 held.values[name] = self.graph.constant(elements, name, f"initializer {name!r}", exact=exact)
             except RenormError as error:
                 self._fault(error)
@@ -304,7 +309,7 @@ class Reader:
             )
             scope.values.update((out, None) for place in {*range(len(nodes))} - {*order} for out in nodes[place].output)
         for place in order:
-            proto, name = nodes[place], _name(nodes[place], place)
+            proto, name = nodes[place], _name(nodes[place], place) + scope.place
             if not proto.op_type:
                 self._fault(InvalidModel(f"node {place} has no op type"))
                 scope.values.update((out, None) for out in proto.output if out)
@@ -386,9 +391,7 @@ class Reader:
         try:
             domain = standard_domain(proto.domain)
             body = bodies.body_of(proto, domain, scope.opsets[domain], operands, name)
-            self.expansions += len(body.nodes)
-            where = f"last of {proto.op_type}"
-            self.limits.check(self.source.label, [("expansions", self.expansions, where)])
+            self.expand(len(body.nodes), f"last of {proto.op_type}")
             for imported, version in body.versions.items():
                 self.opsets.setdefault(imported, version)
             self.read_names |= body.read_names
@@ -449,7 +452,7 @@ class Reader:
             if out and value in owned:
                 owned.discard(value)  # a second output that is the same value stays an alias
                 wanted = str(scope.names.get(out, out))
-                if value.name != wanted and (scope.outer is None or self.graph.is_free(wanted)):
+                if value.name != wanted and self._may_take(wanted, scope):
                     self.graph.rename(value, wanted)
             values.append(value)
         for n in new:
@@ -463,6 +466,8 @@ class Reader:
 
     def _constant(self, proto: NodeProto, name: str, scope: Scope) -> Value:
         """Return the value of a Constant node, in whichever of its attributes it stands."""
+        if id(proto) in self.constants and self.constants[id(proto)][0] is proto:
+            return self.constants[id(proto)][1]
         if len(proto.attribute) != 1:
             raise InvalidModel(f"Constant has {len(proto.attribute)} attributes, expected one")
         if not proto.output:
@@ -484,8 +489,10 @@ class Reader:
             case _:
                 raise UnsupportedOp(f"a constant given as {held.name} is not one renorm computes with")
         out = str(scope.names.get(proto.output[0], proto.output[0]))
-        exact = scope.outer is None or self.graph.is_free(out)
-        return self.graph.constant(array, out, f"node {name!r}", exact=exact)
+        made = self.graph.constant(array, out, f"node {name!r}", exact=self._may_take(out, scope))
+        if scope.outer is not None:
+            self.constants[id(proto)] = proto, made
+        return made
 
     def _attribute(self, attribute: AttributeProto, node: str) -> Any:
         """Return an attribute as Python has it: strings decoded, tensors as arrays."""
@@ -524,12 +531,33 @@ class Reader:
         """Note that a branch is taken for what the elements of inputs are as extents."""
         self.branching |= inputs_of(value)
 
-    def scope_within(self, scope: Scope, given: Mapping[str, Value | None], names: Mapping[str, str]) -> Scope:
-        """Return the names of a body. given: those of its inputs. names: what its results are called outside."""
-        inner = Scope(scope)
+    def expand(self, nodes: int, where: str) -> None:
+        """Count nodes that a body puts in the place of one. Raises LimitExceeded."""
+        self.expansions += nodes
+        self.limits.check(self.source.label, [("expansions", self.expansions, where)])
+
+    def scope_of(self, body: GraphProto, scope: Scope) -> Scope:
+        """Return what a body sees, however often it is read: its initializers, and what the graph around it has."""
+        held = Scope(scope)
+        self.hold_initializers(body, held)
+        return held
+
+    def scope_within(
+        self, held: Scope, given: Mapping[str, Value | None], names: Mapping[str, str], place: str
+    ) -> Scope:
+        """Return the names of a body that is read once. given: those of its inputs. names: what its results are called
+        outside."""
+        inner = Scope(held)
         inner.values.update(given)
-        inner.names = dict(names)
+        inner.names, inner.place = dict(names), held.place + place
         return inner
+
+    def _may_take(self, name: str, scope: Scope) -> bool:
+        """Return whether a value of a scope may have this name: those of the graph itself are its own."""
+        if scope.outer is None:
+            return True
+        is_own = name in self.own_names and name not in scope.names.values()
+        return not is_own and self.graph.is_free(name)
 
 
 def _name(node: NodeProto, place: int) -> str:
