@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -155,8 +154,7 @@ def test_the_speed_of_copies(clock: list[int], host: HostDevice, monkeypatch: py
 
 
 def test_without_a_limit_there_are_times(clock: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    none: Any = lambda device: None  # noqa: E731
-    monkeypatch.setattr("renorm.cli.gpu_profile.copying", none)
+    monkeypatch.setattr("renorm.cli.gpu_profile.copying", lambda _: None)
     found = run_json("profile", MODEL, *FIXED, "--target", TARGET, "--repeats", 1)
     assert found["limits"] == {"bytes": None}
     assert all("of_limit" not in t and t["seconds"] > 0 for t in found["launches"])

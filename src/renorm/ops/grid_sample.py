@@ -99,7 +99,10 @@ class GridSample(OpDef):
         shape = (*x.shape[:2], *grid.shape[1:-1])
         if count <= 2:  # few enough to be written down
             every = list(itertools.product(range(count), repeat=rank))
-            element = lambda n, c, *o: reduce(add, (term(n, c, o, taps) for taps in every)).astype(x.dtype)  # noqa: E731
+
+            def element(n: Expr, c: Expr, *o: Expr) -> Expr:
+                return reduce(add, (term(n, c, o, taps) for taps in every)).astype(x.dtype)
+
             return te.compute(shape, element, name="sampled", tag=te.tag.INJECTIVE)
         taps = [te.reduce_axis((0, count), name="tap") for _ in extents]
         total = te.compute(shape, lambda n, c, *o: te.sum(term(n, c, o, taps), axis=taps), name="sampled")
