@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.driver.test_layouts import TARGETS, Network, extents
-from tests.ops.one_node import OneNode
+from tests.ops.one_node import LAYERS, OneNode
 from tests.ops.test_every_op import OPS
 
 import renorm
@@ -106,7 +106,8 @@ def test_every_op_reads_and_writes_what_is_held_in_bfloat16(
             finite = np.isfinite(b)
             most = np.abs(b[finite]).max(initial=0.0)
             assert np.array_equal(np.isnan(a), np.isnan(b))
-            assert (np.abs(a[finite] - b[finite]) <= ULP * np.abs(b[finite]) + 1e-4 * most).all(), sample.attributes
+            few = max(1e-4, tolerance(dtypes.from_numpy(expected.dtype), LAYERS))  # states of float16 are, step by step
+            assert (np.abs(a[finite] - b[finite]) <= ULP * np.abs(b[finite]) + few * most).all(), sample.attributes
 
 
 def normal(*shape: int) -> Array:

@@ -25,7 +25,7 @@ class HoldIntegers:
     """v: f32 -> v: f32 as bf16, where v is integers that bfloat16 has, and products of pairs read it"""
 
     def run(self, graph: Graph, context: Context) -> None:
-        if not multiplies_pairs(context.target):
+        if not graph.groups or not multiplies_pairs(context.target):
             return
         found = list[Value]()
         for together in lying_together(graph, candidates(graph)):
