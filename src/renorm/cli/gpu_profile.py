@@ -1,4 +1,4 @@
-"""What `renorm profile` prints of a network on a GPU: its launches, and how near they come to a copy of memory."""
+"""Print the launches of a network on a GPU, and how near they come to a copy of memory, for `renorm profile`."""
 
 from __future__ import annotations
 

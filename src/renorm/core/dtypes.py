@@ -51,7 +51,7 @@ _BY_SPELLING = BY_SHORT | BY_NAME | {alias: BY_NAME[name] for alias, name in ALI
 
 @dataclass(frozen=True)
 class Format:
-    """How a float of at most 8 bits is written: a sign, an exponent and `digits` of the number, from the highest bit
+    """The form of a float of at most 8 bits: a sign, an exponent and `digits` of the number, from the highest bit
     on; codes are these bits as a number.
 
     bias: of the exponent. sign: its bit. most: code of the greatest number. beyond: of what is beyond it. nan: of NaN.
@@ -104,14 +104,14 @@ _OF_ML_DTYPES = {
 }  # fmt: skip
 _OWN_NAMES = {theirs: name for name, theirs in _OF_ML_DTYPES.items()}
 STORED = tuple(name for name in _OF_ML_DTYPES if name != "bfloat16")
-"""What is stored and moved, and cast for anything else: of at most 8 bits, each element in a byte of its own, whose
+"""Dtypes that are stored, moved and cast alone: of at most 8 bits, each element in a byte of its own, whose
 lowest bits it is."""
 _STORED = frozenset(STORED)
 _WIDER = {"float16": "float32", "bfloat16": "float32"} | {
     name: {"float": "float32", "int": "int8", "uint": "uint8"}[BY_NAME[name].kind] for name in STORED
 }
 MOVED = (*ALL, *STORED)
-"""What elements may be that an op takes from one place to another."""
+"""Dtypes of elements that an op moves."""
 
 
 def lookup(name: object) -> DType:

@@ -11,7 +11,7 @@ import numpy as np
 
 from renorm import te, topi
 from renorm.core import dims
-from renorm.core.dims import Dim, Shape, is_static
+from renorm.core.dims import Shape, is_static
 from renorm.core.dtypes import ALL
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import String
@@ -116,7 +116,7 @@ def _depth(x: Any, indices: Any, updates: Any) -> int:
 
 def _parts(shape: Sequence[Any]) -> tuple[Any, Any]:
     """Return into how many parts lines are cut, and how many of these each round has all of."""
-    lines: Dim = math.prod(shape[:-1])  # pyright: ignore[reportAssignmentType]
+    lines: Any = math.prod(shape[:-1])
     return (lines + (_LINES - 1)) // _LINES, (shape[-1] + (_ELEMENTS - 1)) // _ELEMENTS
 
 

@@ -19,7 +19,7 @@ _ELEMENTS = {"float32": "FLOAT", "float64": "DOUBLE"}  # dtypes that ONNX calls 
 
 
 class Body:
-    """What stands in the place of a node. Names are the body's own, behind the node's. inputs, outputs: the names of
+    """The nodes in the place of a node. Names are the body's own, behind the node's. inputs, outputs: the names of
     its parameters and results; versions: by domain, of the ops that it applies."""
 
     def __init__(self, function: Any, call: Any, schema: Any, name: str):

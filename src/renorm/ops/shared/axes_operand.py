@@ -7,23 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from renorm.core.errors import UntoldOperand
 from renorm.graph.op import OnnxNode
+from renorm.ops.shared.told import numbers
 
 
 def read(node: OnnxNode, position: int = 1) -> list[int] | None:
     """The axes of a node in either form; None where neither is there. An operand must be known at compile time."""
-    given = node.operands[position] if len(node.operands) > position else None
-    if given is None:
+    if len(node.operands) <= position or node.operands[position] is None:
         return node.attribute("axes")
-    known = given.known if given.known is not None else given.data
-    if known is None or any(not isinstance(a, (int, np.integer)) for a in known.reshape(-1).tolist()):
-        raise UntoldOperand(
-            f"{node.op_type}: its axes {given.name!r} are computed when the network runs",
-            do="export with constant axes, or give the inputs that they depend on (inputs=)",
-            operand=given,
-        )
-    return [int(a) for a in known.reshape(-1)]
+    return [int(a) for a in numbers(node, position, "axes") or ()]
 
 
 def write(op_type: str, node: Any, axes: Sequence[int] | None, opset: int, since: int = 13, **attributes: Any) -> Any:
