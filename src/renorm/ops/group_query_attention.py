@@ -18,8 +18,8 @@ from renorm.ops.shared.attending_nodes import (
     joined,
     length,
     masked,
-    numbers,
     per_batch,
+    row_numbers,
     side_by_side,
     standard_scale,
     within,
@@ -104,7 +104,7 @@ class GroupQueryAttention(Composite):
     def _mask(self, q: Any, k: Any, total: Any, offset: Any, bias: Any) -> Any:
         left = self.local_window_size - 1 if self.local_window_size > 0 else -1
         near = within(q, k, offset, left, 0) if self.causal else None
-        return masked(bias, all_of(near, apply("less", numbers(k), total)))
+        return masked(bias, all_of(near, apply("less", row_numbers(k), total)))
 
 
 def _flat(lengths: Any) -> Any:
@@ -112,7 +112,7 @@ def _flat(lengths: Any) -> Any:
 
 
 def _column(x: Any) -> Any:
-    return apply("unsqueeze", numbers(x), axes=(1,))
+    return apply("unsqueeze", row_numbers(x), axes=(1,))
 
 
 def _behind(past: Any, x: Any, offset: Any) -> Any:
@@ -135,7 +135,7 @@ def _with_sink(q: Any, k: Any, v: Any, mask: Any, sink: Any) -> list[Any]:
         mask = apply("where", mask, zero, np.asarray(-math.inf, zero.dtype))
     mask = apply("pad", mask, np.asarray([0] * (2 * mask.rank - 1) + [1]))
     if sink is not None:
-        is_sink = apply("equal", numbers(all_keys), length(k))
+        is_sink = apply("equal", row_numbers(all_keys), length(k))
         added = apply("where", is_sink, apply("unsqueeze", sink, axes=(0, 2, 3)), zero)
         mask = apply("add", mask, added)
     return [q, all_keys, values, mask]

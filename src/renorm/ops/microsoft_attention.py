@@ -20,8 +20,8 @@ from renorm.ops.shared.attending_nodes import (
     joined,
     length,
     masked,
-    numbers,
     per_batch,
+    row_numbers,
     side_by_side,
     standard_scale,
     within,
@@ -61,9 +61,9 @@ class _Heads(Composite):
                 ends = padding
             if ends is None:
                 raise OperandError(f"a mask {padding.type} is for a batch of {batch} neither ends nor begins of keys")
-            taken = apply("less", numbers(k), per_batch(ends))
+            taken = apply("less", row_numbers(k), per_batch(ends))
             if starts is not None:
-                taken = all_of(taken, apply("greater_or_equal", numbers(k), per_batch(starts)))
+                taken = all_of(taken, apply("greater_or_equal", row_numbers(k), per_batch(starts)))
         elif padding.rank in (2, 3):
             shown = apply("greater", padding, np.asarray(0, padding.dtype))
             taken = apply("unsqueeze", shown, axes=(1, 2) if padding.rank == 2 else (1,))

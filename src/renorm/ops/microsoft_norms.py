@@ -11,7 +11,7 @@ from renorm.core.errors import OperandError
 from renorm.graph.attributes import Bool, Float, Int
 from renorm.graph.op import OnnxNode
 from renorm.ops.layer_norm import LayerNorm
-from renorm.ops.shared.attending_nodes import numbers
+from renorm.ops.shared.attending_nodes import row_numbers
 from renorm.ops.shared.composite import Composite, apply
 
 
@@ -87,7 +87,7 @@ class EmbedLayerNormalization(Composite):
     def made(self, node: OnnxNode, *operands: Any) -> Any:
         words, segments, word_table, position_table, segment_table, gamma, beta, mask, positions = operands
         if positions is None:
-            positions = numbers(apply("unsqueeze", words, axes=(2,)))  # [N, L, 1]: its rows are positions
+            positions = row_numbers(apply("unsqueeze", words, axes=(2,)))  # [N, L, 1]: its rows are positions
         of_segments = None if segments is None else apply("gather", segment_table, segments)
         total = added(apply("gather", word_table, words), apply("gather", position_table, positions), of_segments)
         y = apply("layer_norm", total, gamma, beta, epsilon=self.epsilon)

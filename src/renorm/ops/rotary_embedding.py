@@ -9,7 +9,7 @@ import numpy as np
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Bool, Float, Int
 from renorm.graph.op import OnnxNode
-from renorm.ops.shared.attending_nodes import numbers
+from renorm.ops.shared.attending_nodes import row_numbers
 from renorm.ops.shared.composite import Composite, apply
 from renorm.ops.shared.reshaping import reshaped, reshaped_to
 
@@ -56,7 +56,9 @@ class MicrosoftRotaryEmbedding(RotaryEmbedding):
         if self.is_packed_batching or self.scale != 1:
             raise OperandError("RotaryEmbedding of com.microsoft: is_packed_batching and scale are not read")
         if positions.rank == 1:
-            positions = apply("unsqueeze", apply("add", numbers(x), positions), axes=(0,))  # rows are axis -2 in both
+            positions = apply(
+                "unsqueeze", apply("add", row_numbers(x), positions), axes=(0,)
+            )  # rows are axis -2 in both
         cos, sin = (apply("gather", angles, positions) for angles in (cos, sin))
         heads = self.num_heads
         if x.rank == 3 and not heads and isinstance(x.shape[-1], int) and isinstance(cos.shape[-1], int):

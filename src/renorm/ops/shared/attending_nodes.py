@@ -36,7 +36,7 @@ def length(x: Any) -> Any:
     return builders.find("gather")(builders.find("shape")(x), np.asarray(x.rank - 2))
 
 
-def numbers(x: Any) -> Any:
+def row_numbers(x: Any) -> Any:
     """Return the numbers of the rows of `x`."""
     return builders.find("range")(np.asarray(0), length(x), np.asarray(1))
 
@@ -69,7 +69,7 @@ def within(q: Any, k: Any, offset: Any = None, left: int = -1, right: int = -1) 
     find, found = builders.find, list[Any]()
     if left < 0 and right < 0:
         return None
-    rows, keys = find("unsqueeze")(numbers(q), axes=[1]), numbers(k)
+    rows, keys = find("unsqueeze")(row_numbers(q), axes=[1]), row_numbers(k)
     rows = rows if offset is None else find("add")(rows, offset)
     if left >= 0:
         found.append(find("greater_or_equal")(keys, find("sub")(rows, np.asarray(left))))

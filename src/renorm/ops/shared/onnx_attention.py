@@ -14,8 +14,8 @@ from renorm.ops.shared.attending_nodes import (
     joined,
     length,
     masked,
-    numbers,
     per_batch,
+    row_numbers,
     scores,
     side_by_side,
     standard_scale,
@@ -68,4 +68,4 @@ def _taken(node: OnnxNode, q: Any, k: Any, past: Any, valid: Any) -> Any:
         return within(q, k, None if past is None else length(past), left, right)
     valid = per_batch(valid)
     offset = builders.find("sub")(valid, length(q))
-    return all_of(within(q, k, offset, left, right), builders.find("less")(numbers(k), valid))
+    return all_of(within(q, k, offset, left, right), builders.find("less")(row_numbers(k), valid))
