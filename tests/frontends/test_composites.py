@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import torch
 from onnx import helper, reference
 
 import renorm
 from renorm import frontends
 from renorm.core.errors import OperandError, RenormError
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+import torch
 
 RNG = np.random.default_rng(3)
 F = torch.nn.functional

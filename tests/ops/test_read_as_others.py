@@ -10,12 +10,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import torch
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import renorm
 from renorm.core.errors import RenormError
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+import torch
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(5)
