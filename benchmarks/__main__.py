@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from benchmarks import coverage
 from benchmarks.machine import commit, now
 from benchmarks.run import RESULTS, RUNTIMES, Settings, results, write
 from benchmarks.run import run as measure
@@ -18,6 +19,10 @@ from renorm.runtime import threads as teams
 @click.group()
 def main() -> None:
     """Speed and memory of renorm beside other runtimes."""
+
+
+for command in coverage.COMMANDS:
+    main.add_command(command)
 
 
 @main.command()
@@ -127,6 +132,30 @@ def keras(networks: str, into: Path | None) -> None:
     path = into or RESULTS / f"keras-{now()[:10]}-{commit()['id'][:8]}.json"
     files.run(networks.split(",") if networks else [], path, _tell)
     print(path)
+
+
+@main.command()
+@click.option("--networks", default="", help="Names of benchmarks.quantized_networks; default: all.")
+@click.option("--every-form", is_flag=True, help="Each network in every form, not in four in turn.")
+@click.option("--parts", default="onnx,tflite,latency", show_default=True)
+@click.option("--into", type=click.Path(path_type=Path), default=None, help="The file of results, which is added to.")
+def quantized(networks: str, every_form: bool, parts: str, into: Path | None) -> None:
+    """Compares quantized networks with the integer kernels of ONNX Runtime and LiteRT, and measures some."""
+    from benchmarks import quantized as files  # needs PyTorch
+
+    path = into or RESULTS / f"quantized-{now()[:10]}-{commit()['id'][:8]}.json"
+    failed = files.run(networks.split(",") if networks else [], parts.split(","), path, _tell, every_form)
+    print(path)
+    if failed:
+        sys.exit(f"more than a step apart, or not read: {'; '.join(failed)}")
+
+
+@main.command("quantized-page")
+def quantized_page() -> None:
+    """Writes docs/quantized.md from the newest results."""
+    from benchmarks.quantized_page import write as write_page
+
+    print(write_page())
 
 
 @main.command()

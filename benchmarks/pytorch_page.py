@@ -54,11 +54,12 @@ def _table(networks: Iterable[Mapping[str, Any]]) -> Iterable[str]:
             yield f"| {n['network']} | not read | | | {n['said'].splitlines()[0]} |"
             continue
         error = f"{n['error']:.1e}" if n["error"] <= TOLERANCE else f"**{n['error']:.1e}**"
-        yield f"| {n['network']} | {error} | {n['eager']:.1e} | {n['kernels']} | {_fates(n['norms'])} |"
+        yield f"| {n['network']} | {error} | {n['eager']:.1e} | {n['kernels']} | {fates(n['norms'])} |"
     yield ""
 
 
-def _fates(norms: Mapping[str, int]) -> str:
+def fates(norms: Mapping[str, int]) -> str:
+    """Return what became of norms, as the pages of networks say it."""
     of = dict[str, Counter[str]]()
     for said, count in norms.items():
         kind, _, fate = said.partition(" ")

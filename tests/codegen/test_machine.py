@@ -17,6 +17,7 @@ from renorm.core.dtypes import STORED
 from renorm.core.errors import InternalError, InvalidLoops, InvalidTarget
 from renorm.core.target import Target
 from renorm.expr.nodes import (
+    BITCAST,
     INTRINSICS,
     OF_BITS,
     Binary,
@@ -60,7 +61,7 @@ def everything(dtype: str, lanes: int) -> Kernel:
     stores: list[Store] = []
     params = [x]
     for name, arity in INTRINSICS.items():
-        if name == "if_then_else" or name in OF_BITS:
+        if name == "if_then_else" or name in OF_BITS or (name == "bitcast" and dtype not in BITCAST):
             continue
         value = Call(name, [a] * arity)
         params.append(Buffer(name, value.dtype, 4096))

@@ -132,3 +132,20 @@ def test_work_of_winograd_is_nominal_where_extents_are_open() -> None:
     assert record.substituted({"n": 2, "h": 20, "w": 30}).flops == 2 * 2 * 32 * 32 * 9 * 20 * 30
     assert "for any n, h, w" in str(m.report)
     assert "18432*h*n*w" in {k["work"]["flops"] for k in m.report.to_json()["kernels"]}
+
+
+@pytest.mark.parametrize(("kind", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+def test_steps_of_recurrent_cells(kind: str, gates: int) -> None:
+    """Products with the state; gates are of 5 units, which lie in tiles with a few beyond the last one."""
+    steps, batch, channels, hidden = 7, 3, 2, 5
+    rows = gates * hidden
+    proto = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g (float[{steps},{batch},{channels}] x) => (float[7,2,3,5] y)'
+        f" <{weight('w', 2, rows, channels)}, {weight('r', 2, rows, hidden)}>"
+        f'{{ y = {kind}<hidden_size=5, direction="bidirectional">(x, w, r) }}'
+    )
+    graph, _ = analyze(proto)
+    every = [lower_group(graph, g, target.parse("llvm"), graph.user_map()).work for g in graph.groups]
+    (found,) = [w for w, g in zip(every, graph.groups) if any(n.op.name == "recurrence" for n in g.nodes)]
+    least = 2 * steps * batch * 2 * rows * hidden
+    assert least <= integer(found.flops) <= 4 * least

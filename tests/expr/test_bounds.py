@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from math import inf
 
 import numpy as np
@@ -11,6 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.expr.expressions import BOUNDS, conditions, environments, indices, value
 
+from renorm import te
+from renorm.expr import bounds
 from renorm.expr.bounds import Intervals, interval, is_exact, open_truth, taken
 from renorm.expr.nodes import (
     Binary,
@@ -29,6 +32,7 @@ from renorm.expr.nodes import (
     minimum,
     select,
 )
+from renorm.expr.rewrite import children
 from renorm.expr.simplify import Simplifier
 from renorm.tir.interpret import run
 from renorm.tir.nodes import Buffer, Kernel, Store
@@ -241,3 +245,63 @@ def test_facts_that_are_taken_decide_extents() -> None:
     with taken([(rows * columns * 3).equal(147)]):
         assert open_truth((rows * columns).equal(49)) is True
     assert open_truth((rows * columns).equal(49)) is None
+
+
+def wrapped(levels: int) -> Expr:
+    """An element that is taken from the end where it is below zero, again and again: what is inside is there thrice at
+    each level."""
+    x: Expr = te.placeholder((5,), "int64", name="A")[(Var("i", "int32"),)]
+    for _ in range(levels):
+        x = select(x < 0, x + 5, x)
+    return x
+
+
+def doubled(levels: int) -> Expr:
+    x: Expr = te.placeholder((5,), "int32", name="A")[(Var("i", "int32"),)]
+    for _ in range(levels):
+        x = maximum(x, 0) + minimum(x, 7)
+    return x
+
+
+def chosen(levels: int) -> Expr:
+    """Each choice is by the same element, and knows another fact."""
+    read = te.placeholder((5,), "int32", name="A")[(Var("i", "int32"),)]
+    x = y = cast("int64", read)
+    for k in range(levels):
+        x = select(y < k, x + 1, x)
+    return x
+
+
+def cut(levels: int) -> Expr:
+    """Index arithmetic, narrowed at each level."""
+    x: Expr = Var("i", "int32")
+    for _ in range(levels):
+        x = cast("int32", cast("int64", x) + 1) % 7 + cast("int32", x) % 5
+    return x
+
+
+@pytest.mark.parametrize("made", [wrapped, doubled, chosen, cut])
+def test_what_many_ways_lead_to_is_looked_at_a_number_of_times_that_is_polynomial(
+    made: Callable[[int], Expr], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = 0
+
+    def counted(e: Expr) -> tuple[Expr, ...]:
+        nonlocal seen
+        seen += 1
+        return children(e)
+
+    monkeypatch.setattr(bounds, "children", counted)
+    found: list[int] = []
+    for levels in (6, 12, 24):
+        seen, e = 0, made(levels)
+        is_exact(e)
+        interval(e, facts=[e < 3])
+        found.append(seen)
+    assert found[2] <= 16 * found[1] + 100  # 4096 times as many where each level doubles them
+    assert found[2] < 200_000
+
+
+def test_elements_taken_from_the_end_are_exact() -> None:
+    assert is_exact(wrapped(1))
+    assert not is_exact(te.placeholder((5,), "int64", name="A")[(const(0, "int32"),)] + 1)

@@ -101,6 +101,9 @@ def _is_list(array: Any) -> bool:
     )
 
 
+_OF_NUMBERS = {"MelWeightMatrix"}  # ops that are read where all operands are known
+
+
 def with_constants(case: Case, inputs: list[Any]) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """The model with initializers for what an op needs when it is compiled, and the inputs that are left.
 
@@ -117,6 +120,7 @@ def with_constants(case: Case, inputs: list[Any]) -> tuple[onnx.ModelProto, dict
         if op is not None and hasattr(op, "signature"):
             static |= {name for name, p in zip(n.input, op.parsed.operands) if p.is_static}
         static |= {name for name in n.input[1:] if _is_list(given.get(name))}
+        static |= {name for name in n.input if n.op_type in _OF_NUMBERS}
     for name in static & set(given):
         model.graph.initializer.append(numpy_helper.from_array(np.asarray(given.pop(name)), name))
     return model, given

@@ -10,16 +10,75 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from copy import copy
 from typing import Any
 
 import numpy as np
 
+from renorm.core.errors import RenormError
 from renorm.frontends.tflite.flatbuffer import Table, decode, encode
 from renorm.frontends.tflite.schema import SCALARS, Field
 
 EXTREMES = (0, 1, -1, 2, 3, 7, 127, 128, 255, -128, 2**15, 2**31 - 1, -(2**31), 2**32 - 1, 2**63 - 1, -(2**63))
 FLOATS = (0.0, -0.0, 1e-45, 1e38, -1e38, float("inf"), float("nan"), 1e300)
+TEXTS = ("", "x" * 1000, "a/b", "\0", "\U0001f600", "../..", "float32", "-1", "a.b.c", "None", "%s", "\n")
+
+
+def any_bytes(content: bytes, chance: random.Random) -> bytes:
+    """Return any bytes with one to eight of them, numbers of four bytes, or pieces, changed or cut off."""
+    found = bytearray(content)
+    for _ in range(chance.choice((1, 1, 2, 8))):
+        if not found:
+            break
+        at = chance.randrange(len(found))
+        match chance.randrange(6):
+            case 0:
+                found[at] = chance.randrange(256)
+            case 1:
+                found[at] ^= 1 << chance.randrange(8)
+            case 2:
+                found[at : at + 4] = struct.pack("<I", chance.choice(EXTREMES) & 0xFFFFFFFF)
+            case 3:
+                del found[at : at + chance.choice((1, 4, 64))]
+            case 4:
+                found[at:at] = found[at : at + chance.choice((1, 4, 64))]
+            case _:
+                del found[max(at, 8) :]
+    return bytes(found)
+
+
+def all_places(content: bytes, mark: bytes) -> Iterator[int]:
+    """Give the places of a signature."""
+    at = content.find(mark)
+    while at >= 0:
+        yield at
+        at = content.find(mark, at + 1)
+
+
+def flatbuffer(content: bytes, chance: random.Random) -> bytes:
+    """Return a file with changes of what it says, of its encoding, or of any bytes."""
+    try:
+        return chance.choice((tables, tables, encoding, encoding, any_bytes))(content, chance)
+    except (RenormError, ValueError, OverflowError, struct.error, RecursionError):  # it is damaged already
+        return any_bytes(content, chance)
+
+
+def smaller(content: bytes) -> Iterator[bytes]:
+    """Give files without one of the fields of a table, or of the elements of a vector."""
+    try:
+        identifier, model = decode(memoryview(content), "smaller")
+    except RenormError:
+        return
+    model = _copied(model)
+    for table in [*_walk(model)]:
+        for name, value in [*table.fields.items()]:
+            vectors = [value[:i] + value[i + 1 :] for i in range(len(value))] if isinstance(value, list) else []
+            for other in (None, *vectors):
+                table.fields[name] = other
+                with suppress(ValueError, OverflowError, struct.error, RecursionError, TypeError):
+                    yield encode(identifier, model, "smaller")
+            table.fields[name] = value
 
 
 def tables(content: bytes, chance: random.Random) -> bytes:
@@ -55,6 +114,8 @@ def _change(table: Table, chance: random.Random) -> None:
         table.fields.pop(f.name, None)
     elif f.is_union:
         _exchange(table, f, chance)
+    elif f.name == "builtin_code":
+        table.fields[f.name] = chance.choice([*table.schema.enums["BuiltinOperator"].values()])
     elif f.is_scalar:
         table.fields[f.name] = _scalar(f.type, chance)
     elif f.is_vector:

@@ -35,10 +35,16 @@ def check(case: Case) -> None:
         results = rep.run(list(inputs))
         assert len(results) == len(expected)
         for ours, theirs in zip(results, expected):
-            _agree(np.asarray(ours), np.asarray(theirs), case)
+            agree(ours, theirs, case)
 
 
-def _agree(ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any], case: Case) -> None:
+def agree(ours: Any, theirs: Any, case: Case) -> None:
+    if theirs is None or isinstance(theirs, list):  # an optional without a value, a sequence
+        assert type(ours) is type(theirs)
+        for one, other in zip(ours or (), theirs or (), strict=True):
+            agree(one, other, case)
+        return
+    ours, theirs = np.asarray(ours), np.asarray(theirs)
     assert ours.shape == theirs.shape
     assert ours.dtype == theirs.dtype
     np.testing.assert_allclose(
@@ -64,6 +70,6 @@ def test_every_reason_is_needed() -> None:
 
 
 def test_as_many_nodes_as_promised() -> None:
-    """Of the cases of single nodes, of which ONNX Runtime passes 1,398."""
+    """Of the cases of single nodes, of which ONNX Runtime passes 1,577 (conformance_groups.py)."""
     nodes = [name for name in CASES if CASES[name].kind == "node"]
-    assert len(nodes) - sum(bool(reasons(name)) for name in nodes) >= 1758
+    assert len(nodes) - sum(bool(reasons(name)) for name in nodes) >= 1805

@@ -106,7 +106,7 @@ def test_what_is_refused() -> None:
         y = Loop(, t, x) <body = b (int64 i, bool c, float[2] a) => (bool d, float[2] e)
             { e = Add(a, x) m = ReduceSum<keepdims = 0>(e) d = Less(m, z) }> }"""
     with pytest.raises(RenormError, match="condition 'd' of Loop is computed when the network runs"):
-        renorm.compile(model(by_data))
+        frontends.read(model(by_data))
     with pytest.raises(InvalidModel, match="neither a number of rounds nor a condition"):
         frontends.read(model(f"g (float[2, 3] x) => (float[2, 3] y) {{ y = Loop(, , x) <body = {STEP}> }}"))
     with pytest.raises(InvalidModel, match="takes 3 values and gives 3"):

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import random
 import struct
-import sys
-import time
-import traceback
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.frontends.mutations import encoding, tables
+from tests.frontends.mutations import any_bytes, encoding, tables
 from tests.frontends.test_tflite_reader import CASES, build
 from tests.frontends.tflite_files import File
 from tests.shared_files import shared
@@ -109,28 +105,6 @@ def test_what_is_no_file_is_refused(content: bytes, words: str):
         decode(memoryview(content), "file")
 
 
-def _mutated(content: bytes, chance: random.Random) -> bytes:
-    found = bytearray(content)
-    for _ in range(chance.choice((1, 1, 2, 8))):
-        at = chance.randrange(len(found))
-        match chance.randrange(5):
-            case 0:
-                found[at] = chance.randrange(256)
-            case 1:
-                found[at] ^= 1 << chance.randrange(8)
-            case 2:
-                struct.pack_into(
-                    "<i", found, min(at, len(found) - 4), chance.choice((0, 1, -1, 2**31 - 1, -(2**31), 7))
-                )
-            case 3:
-                del found[at : at + chance.choice((1, 4, 64))]
-            case _:
-                found = found[: max(at, 8)]
-        if len(found) < 8:
-            break
-    return bytes(found)
-
-
 def _read(content: bytes) -> bool:
     """Whether a mutated file is a model; any error but renorm's own is a failure of the test."""
     with warnings.catch_warnings():
@@ -144,7 +118,7 @@ def _read(content: bytes) -> bool:
 
 def test_damaged_files_give_errors_of_renorm_only():
     chance, content = random.Random(3), small()
-    read = [_read(_mutated(content, chance)) for _ in range(3000)]
+    read = [_read(any_bytes(content, chance)) for _ in range(3000)]
     assert 50 < sum(read) < 2950  # some mutations change nothing that matters
 
 
@@ -169,26 +143,4 @@ def test_a_damaged_network_gives_errors_of_renorm_only():
             buffer["data"] = None
     content = encode(b"TFL3", model, "")
     for _ in range(1500):
-        _read(_mutated(content, chance))
-
-
-def main(count: int, seed: int) -> int:
-    """Reads so many damaged files and prints what is no error of renorm; 1 where there was such."""
-    started, models, failed = time.perf_counter(), 0, 0
-    for i, content in enumerate(_damaged(count, seed)):
-        try:
-            models += _read(content)
-        except Exception:
-            failed += 1
-            print(f"file {i} of seed {seed}, {len(content)} bytes: {traceback.format_exc()}", flush=True)
-    seconds = time.perf_counter() - started
-    print(f"{count} files of seed {seed}: {models} models, {failed} failed, {seconds:.0f} s")
-    return int(failed > 0)
-
-
-if __name__ == "__main__":
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("--files", type=int, default=40_000)
-    arguments.add_argument("--seed", type=int, default=0)
-    given = arguments.parse_args()
-    sys.exit(main(given.files, given.seed))
+        _read(any_bytes(content, chance))

@@ -42,9 +42,6 @@ def test_case(name: str) -> None:
 INEXPRESSIBLE = {
     r"test_affine_grid_.*": "Range has operands of one axis in its body, where ONNX wants scalars",
     r"test_celu\w*_expanded": "CastLike becomes Cast, of which this opset has a definition newer than renorm's",
-    r"test_\w*deform_conv_\w+": "positions in elements, of which it is made, are none of GridSample",
-    r"test_maxpool_with_argmax_\w+": "positions of maxima are an op by themselves here, and no node of ONNX",
-    r"test_mvn": "the full check of the onnx package fails on this case as it ships it",
     r"test_operator_add_size1_\w*broadcast": "before opset 7, `axis` said what an inserted Unsqueeze says in the graph",
 }
 

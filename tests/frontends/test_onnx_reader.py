@@ -22,7 +22,7 @@ from tests.frontends.models import DIGITS, batch_norm, model
 import renorm
 from renorm import Limits, frontends
 from renorm.core.dims import Sym
-from renorm.core.errors import InvalidModel, LimitExceeded, RenormError, UnsupportedOp, UserCodeError
+from renorm.core.errors import InvalidModel, LimitExceeded, OperandError, RenormError, UnsupportedOp, UserCodeError
 from renorm.core.stated import Undecided
 from renorm.frontends.onnx import reader
 from renorm.graph import interpret, registry
@@ -532,3 +532,12 @@ def test_names_that_are_missing_are_looked_for_once(monkeypatch: pytest.MonkeyPa
         frontends.read(_with_condition(nodes, "y0"))
     assert "reads 'no50'" in str(error.value)
     assert suggested == ["no0"]
+
+
+@pytest.mark.parametrize(("op", "w"), [("ConvInteger", "[3, 2, 3, 3]"), ("MatMulInteger", "[1, 2, 5, 4]")])
+def test_products_of_integers_of_16_bits_are_none_of_onnx(op: str, w: str) -> None:
+    """Within a graph they are what products of centred bytes become."""
+    for types in (("int16", "int8"), ("uint8", "int16")):
+        source = model(f"g ({types[0]}[1, 2, 5, 5] x, {types[1]}{w} w) => (int32[N, M, P, Q] y) {{ y = {op}(x, w) }}")
+        with pytest.raises(OperandError, match="is int16, where ONNX has int8 and uint8"):
+            frontends.read(source)

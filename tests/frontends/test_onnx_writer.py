@@ -171,6 +171,44 @@ def test_what_onnx_cannot_say_is_named_at_once() -> None:
     assert "all such nodes: cube (2)" in str(raised.value)
 
 
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_norms_whose_definition_the_checker_does_not_follow(dtype: str, tmp_path: Path) -> None:
+    source = model(f"g ({dtype}[2, 3, 4, 5] x) => ({dtype}[2, 3, 4, 5] y) {{ [n] y = MeanVarianceNormalization(x) }}")
+    if dtype == "double":
+        source.graph.node[0].attribute.append(onnx.helper.make_attribute("axes", [0, 2]))
+    report = renorm.optimize(source, tmp_path / "out.onnx")
+    assert [n.op_type for n in onnx.load(tmp_path / "out.onnx").graph.node] == ["MeanVarianceNormalization"]
+    assert [n.fate for n in report.norms] == ["kept"]
+
+
+def test_positions_of_maxima_are_the_second_output() -> None:
+    body = "g (float[1, 2, 5, 7] x) => (float[1, 2, 4, 3] y, int64[1, 2, 4, 3] i)"
+    source = model(f"{body} {{ y, i = MaxPool <kernel_shape = [2, 3], strides = [1, 2], storage_order = 1> (x) }}")
+    written = write(frontends.read(source))
+    ours, theirs = (onnx_runtime.session(m, rewrites=False) for m in (written, source))
+    for a, b in zip(onnx_runtime.run(ours, _inputs(ours)), onnx_runtime.run(theirs, _inputs(theirs)), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("offsets", [1, 2])
+def test_deformed_windows_are_written_as_samples(offsets: int, tmp_path: Path) -> None:
+    taps, rng = 6, np.random.default_rng(0)
+    parts = [
+        onnx.helper.make_tensor_value_info(name, 1, shape)
+        for name, shape in (("x", [2, 4, 7, 9]), ("o", [2, 2 * offsets * taps, 6, 7]), ("y", [2, 3, 6, 7]))
+    ]
+    w = onnx.numpy_helper.from_array(rng.standard_normal((3, 4, 2, 3)).astype(np.float32), "w")
+    node = onnx.helper.make_node("DeformConv", ["x", "w", "o"], ["y"], kernel_shape=[2, 3], offset_group=offsets)
+    graph = onnx.helper.make_graph([node], "deformed", parts[:2], parts[2:], [w])
+    source = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 19)], ir_version=9)
+    renorm.optimize(source, tmp_path / "out.onnx")
+    shapes = {p.name: [d.dim_value for d in p.type.tensor_type.shape.dim] for p in parts[:2]}
+    given = {name: rng.normal(0, 2, shape).astype(np.float32) for name, shape in shapes.items()}
+    (expected,) = interpret.run(frontends.read(source), given)
+    session = onnx_runtime.session(tmp_path / "out.onnx")
+    np.testing.assert_allclose(np.asarray(session.run(None, given)[0]), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_many_weights_go_beside_the_model(tmp_path: Path) -> None:
     g, path = frontends.read(DIGITS / "model.onnx"), tmp_path / "out.onnx"
     write(g, path, inline_limit=1000)

@@ -14,7 +14,6 @@ from tests.shared_files import shared
 import renorm
 from renorm.errors import RenormError, UnsupportedOp
 from renorm.frontends.tflite.flatbuffer import encode
-from renorm.frontends.tflite.operators import READ
 from renorm.ops.conv import Conv
 
 
@@ -253,14 +252,6 @@ def test_operators_compute_what_litert_computes(case: Case):
     for y, e in zip(found, expected, strict=True):
         assert (y.dtype, y.shape) == (e.dtype, e.shape)
         np.testing.assert_allclose(y, e, rtol=2e-5, atol=2e-5 * max(1, np.abs(e).max(initial=0)))
-
-
-def test_every_operator_has_a_case():
-    """Those of Circle alone are tested against its own runtime; both quantizing ones below; those with variables in
-    test_tflite_recurrent.py."""
-    apart = {"INSTANCE_NORM", "RMS_NORM", "ROPE", "QUANTIZE", "DEQUANTIZE", "LOGICAL_AND", "LOGICAL_OR", "LOGICAL_NOT"}
-    recurrent = {"UNIDIRECTIONAL_SEQUENCE_LSTM", "UNIDIRECTIONAL_SEQUENCE_RNN"}
-    assert {c.kind for c in CASES} | apart | recurrent == set(READ)
 
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3])

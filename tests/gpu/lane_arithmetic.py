@@ -15,7 +15,7 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.conversion import converted, wrapped
-from renorm.expr.nodes import COMPARISONS, fold_integers
+from renorm.expr.nodes import BITCAST, COMPARISONS, fold_integers
 from renorm.tir import arithmetic
 
 _COMPARED: dict[str, Callable[[Any, Any], Any]] = {
@@ -91,6 +91,8 @@ def call(name: str, dtype: str, args: list[Any]) -> Any:
             return x
         case "isnan" | "isinf":
             return getattr(np, name)(x)
+        case "bitcast":
+            return np.asarray(x, dtype).view(BITCAST[dtype])[()]
         case "popcount":
             mask = (1 << dtypes.lookup(dtype).bits) - 1
             return np.bitwise_count(np.uint64(x) if dtype == "uint64" else np.asarray(x) & mask).astype(np.int64)[()]

@@ -16,12 +16,13 @@ from tests.codegen.native import HOST, run_native
 
 from renorm import te
 from renorm.codegen.llvm import assembly, compile_kernel
+from renorm.core.dots import PAIRS
 from renorm.core.dtypes import numpy_dtype
 from renorm.core.target import Target
 from renorm.ops import schedules
 from renorm.ops.conv import Conv
 from renorm.ops.gemm import Gemm
-from renorm.ops.schedules import cpu_matrix, paired_weights
+from renorm.ops.schedules import cpu_matrix, dot_weights
 from renorm.targets import find
 from renorm.tir import interpret
 from renorm.tir.nodes import For, Kernel, walk
@@ -90,7 +91,7 @@ class Program:
 def check(program: Program) -> None:
     kernel, arrays, expected = program.lowered()
     assert any(isinstance(s, For) and s.kind == "tensorized" for s in walk(kernel.body))
-    is_here = HOST.has_tiles if program.target.has_tiles else HOST.has_pairs
+    is_here = HOST.has_tiles if program.target.has_tiles else HOST.has_dot(PAIRS)
     runs = [lambda k, a: interpret.run(k, a), *([lambda k, a: run_native(k, a, HOST, threads=2)] * is_here)]
     prepared = prepare(kernel)
     instruction = "tdpbf16ps" if program.target.has_tiles else "vdpbf16ps"
@@ -122,7 +123,7 @@ def convolutions(draw: st.DrawFn) -> Program:
     rng = np.random.default_rng(draw(whole(0, 2**32)))
     x = numbers(rng, draw(whole(1, 2)), channels, *plane)
     w = numbers(rng, results, channels, *kernel)
-    form = paired_weights.panels(0, 1, results, reads, AMX, kernel[1] if reads == channels else 1)
+    form = dot_weights.panels(0, 1, results, reads, AMX, kernel[1] if reads == channels else 1)
     assert form is not None
     x_blocks, y_blocks = (Blocking(((1, n),), dtype="bfloat16") for n in (reads, writes))
     bias = rng.standard_normal(results).astype(np.float32)
@@ -137,7 +138,7 @@ def test_no_product_is_computed_alone(channels: int, results: int, plane: tuple[
     it one of scalars."""
     rng = np.random.default_rng(0)
     w, bias = numbers(rng, results, channels, 1, 1), numbers(rng, results)
-    form = paired_weights.panels(0, 1, results, channels, AMX, 1)
+    form = dot_weights.panels(0, 1, results, channels, AMX, 1)
     assert form is not None
     blocks = (Blocking(((1, n),), dtype="bfloat16") for n in (min(channels, 32), results if results % 32 else 32))
     x_blocks, y_blocks = blocks
@@ -156,7 +157,7 @@ def test_groups_of_whole_blocks(groups: int, channels: int, results: int, stride
     rng = np.random.default_rng(groups)
     x = numbers(rng, 2, groups * channels, 7, 19)
     w = numbers(rng, groups * results, channels, 3, 3)
-    form = paired_weights.panels(0, 1, groups * results, 32, AMX)
+    form = dot_weights.panels(0, 1, groups * results, 32, AMX)
     assert form is not None
     bias, blocks = rng.standard_normal(groups * results).astype(np.float32), Blocking(((1, 32),), dtype="bfloat16")
     conv = Conv(strides=(stride, 1), pads=(1, 1, 1, 0), group=groups)
@@ -172,7 +173,7 @@ def test_groups_of_whole_blocks(groups: int, channels: int, results: int, stride
 @settings(max_examples=10, deadline=None)
 def test_products_of_matrices(rows: int, depth: int, columns: int, data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    form = paired_weights.panels(1, 0, columns, depth, AMX)
+    form = dot_weights.panels(1, 0, columns, depth, AMX)
     assert form is not None
     operands = [
         numbers(rng, rows, depth),

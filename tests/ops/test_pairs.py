@@ -16,12 +16,13 @@ from tests.ops.test_matrix_unit import Program, check, numbers
 from renorm import te
 from renorm.codegen.llvm import assembly, compile_kernel
 from renorm.core import machine
+from renorm.core.dots import PAIRS
 from renorm.core.dtypes import numpy_dtype
 from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.ops.conv import Conv
 from renorm.ops.gemm import Gemm
-from renorm.ops.schedules import paired_weights
+from renorm.ops.schedules import dot_weights
 from renorm.targets import find
 from renorm.tir import interpret
 from renorm.tir.passes import prepare
@@ -41,7 +42,7 @@ def convolutions(draw: st.DrawFn) -> Program:
     plane = (draw(whole(2 * kernel[0] - 1, 6)), draw(whole(2 * kernel[1] - 1, 35)))
     rng = np.random.default_rng(draw(whole(0, 2**32)))
     x, w = numbers(rng, draw(whole(1, 2)), channels, *plane), numbers(rng, results, channels, *kernel)
-    form = paired_weights.vectors(0, 1, results, channels, 16, ZEN)
+    form = dot_weights.vectors(0, 1, results, channels, 16, ZEN)
     assert form is not None
     blocks, bias = Blocking(((1, 16),), dtype="bfloat16"), rng.standard_normal(results).astype(np.float32)
     y = blocks if is_blocked else Blocking((), dtype="bfloat16")
@@ -64,7 +65,7 @@ def test_convolutions(program: Program) -> None:
 @settings(max_examples=8, deadline=None)
 def test_products_of_matrices(rows: int, depth: int, columns: int, data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    form = paired_weights.vectors(1, 0, columns, depth, None, ZEN)
+    form = dot_weights.vectors(1, 0, columns, depth, None, ZEN)
     assert form is not None
     operands = [numbers(rng, rows, depth), numbers(rng, depth, columns), rng.standard_normal(columns).astype("float32")]
     plain = Blocking((), dtype="bfloat16")
@@ -72,8 +73,8 @@ def test_products_of_matrices(rows: int, depth: int, columns: int, data: st.Data
 
 
 def test_weights_that_are_no_pairs_are_left_alone() -> None:
-    assert paired_weights.vectors(1, 0, 32, 33, None, ZEN) is None
-    assert paired_weights.vectors(1, 0, 8, 32, None, ZEN) is None
+    assert dot_weights.vectors(1, 0, 32, 33, None, ZEN) is None
+    assert dot_weights.vectors(1, 0, 8, 32, None, ZEN) is None
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_weights_that_are_no_pairs_are_left_alone() -> None:
     + [("znver3", False), ("haswell", False)],
 )
 def test_cpus_on_which_pairs_gain(cpu: str, gains: bool) -> None:
-    assert Machine.of(find(f"llvm -mcpu={cpu}")).pairs is gains
+    assert Machine.of(find(f"llvm -mcpu={cpu}")).dots.count(PAIRS) == gains
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_this_machine_is_told_by_its_maker(vendor: str, family: int, model: int,
     told = f"vendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}"
     with mock.patch.object(machine, "host_cpu", return_value=told):
         machine._of.cache_clear()
-        assert Machine.of(Target(has=has)).pairs is gains
+        assert Machine.of(Target(has=has)).dots.count(PAIRS) == gains
     machine._of.cache_clear()
 
 

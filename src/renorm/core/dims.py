@@ -24,6 +24,7 @@ from renorm.core.spans import Span, span_of
 
 Factor = Union["Symbol", tuple[str, "Dim", "Dim"]]  # or ("//" | "%" | "min" | "max", a, b), which stays opaque
 _Product = tuple[Factor, ...]  # of at least one
+_MOST_AXES = 64  # of an array, as of NumPy's
 
 
 class Symbol(str):
@@ -359,6 +360,15 @@ def static(shape: Iterable[Dim], what: str = "shape") -> tuple[int, ...]:
             f"{what} {format_shape(shape)} is not known yet", do="give the shapes of the inputs (shapes=)"
         )
     return tuple(int(d) for d in shape if isinstance(d, int))
+
+
+def axes_said(shape: Iterable[Dim], what: str) -> int:
+    """Return how many axes a tensor has whose extents are the elements of an operand of that shape. OperandError where
+    there are more than arrays can have, or where it is not known yet."""
+    (count,) = static(shape, what)
+    if count > _MOST_AXES:
+        raise OperandError(f"{what} [{count}] says as many axes, at most {_MOST_AXES} are possible")
+    return count
 
 
 def integer(dim: Dim) -> int:

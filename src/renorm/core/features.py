@@ -65,7 +65,5 @@ _AARCH64 = {name: name for name in ("aes", "sha2", "sha3", "bf16", "i8mm", "sve"
 FEATURES = {"x86_64": _X86_64, "aarch64": _AARCH64}
 MATRIX = frozenset({"amx-tile", "amx-bf16"})
 """By LLVM's names: what matrix instructions on bfloat16 need."""
-PAIRS = "avx512bf16"
-"""By LLVM's name: what instructions on pairs of bfloat16 need."""
 NEEDED = {"x86_64": ("avx2", "fma", "f16c"), "aarch64": ("neon",)}
 """By LLVM's names: what kernels rely on."""

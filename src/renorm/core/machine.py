@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
 
+from renorm.core.dots import PAIRS, QUADS, Dot
 from renorm.core.host import host_cache_bytes, host_cpu
 from renorm.core.target import Target
 
 _LATENCY = 4.5  # cycles of a multiply-add; half of one more than makers say: schedulers are not perfect
-_LATENCY_OF_PAIRS = 6.5  # the same of a product of pairs
 _ISSUE = 4.0  # instructions that begin per cycle in a loop that LLVM has ordered; machines say 4 to 8
 _LATE = 0.1  # the part of the time for bytes that come while something is computed, for which that waits all the same
 FEWEST = 10  # rows that a matrix instruction takes the time of at least
@@ -119,7 +119,7 @@ class MatrixUnit:
 class Machine:
     """A core. vector_bytes, registers: of vector registers. products, loads: of vectors, that begin per cycle; issue:
     of all instructions. latency: cycles of a multiply-add. caches: from the nearest on; memory: what is behind.
-    matrix: for bfloat16; pairs: whether vectors of pairs of it are multiplied twice as fast as float32."""
+    matrix: for bfloat16; dots: instructions on neighbours that begin as often as multiply-adds, and so pay."""
 
     core: Core
     vector_bytes: int
@@ -131,7 +131,7 @@ class Machine:
     caches: tuple[Level, ...]
     memory: Level
     matrix: MatrixUnit | None = None
-    pairs: bool = False
+    dots: tuple[Dot, ...] = ()
 
     @staticmethod
     def of(target: Target) -> Machine:
@@ -142,9 +142,9 @@ class Machine:
         """Return the nearest level in which so many bytes stay while they are read again and again."""
         return next((level for level in self.caches if nbytes <= FILL * level.nbytes), self.memory)
 
-    def of_pairs(self) -> Machine:
-        """Return the machine as it is for products of pairs."""
-        return replace(self, latency=_LATENCY_OF_PAIRS)
+    def summing(self, dot: Dot) -> Machine:
+        """Return the machine as it is for products by an instruction on neighbours."""
+        return replace(self, latency=dot.latency)
 
     def accumulators(self, n: int) -> int:
         """Return how many sums may stay in registers beside n vectors of weights: one register is left for a number
@@ -181,6 +181,7 @@ def _of(target: Target) -> Machine:
     caches = tuple(Level(nbytes, rate) for nbytes, rate in zip(sizes, (inf, *core.rates), strict=True))
     if width < 64:
         core = replace(core, loaded=_OTHER.loaded, weight=_OTHER.weight)
+    pairs = core.pairs and target.has_dot(PAIRS) and not target.has_tiles
     return Machine(
         core,
         width,
@@ -192,7 +193,7 @@ def _of(target: Target) -> Machine:
         caches,
         Level(inf, core.memory),
         MatrixUnit() if target.has_tiles else None,
-        core.pairs and target.has_pairs and not target.has_tiles,
+        (*[PAIRS] * pairs, *[QUADS] * target.has_dot(QUADS)),
     )
 
 

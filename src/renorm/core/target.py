@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from renorm.core import matrix_registers
+from renorm.core.dots import Dot
 from renorm.core.errors import InternalError, InvalidTarget, suggest
-from renorm.core.features import FEATURES, MATRIX, PAIRS
+from renorm.core.features import FEATURES, MATRIX
 from renorm.core.host import host_cache_bytes, host_flags
 
 _AVX512 = {"avx512f", "avx512dq", "avx512bw", "avx512vl"}  # what kernels of 64-byte vectors use, to LLVM and to Linux
@@ -90,12 +91,11 @@ class Target:
             return self.has >= MATRIX
         return all(FEATURES["x86_64"][f] in host_flags() for f in MATRIX) and matrix_registers.granted()
 
-    @property
-    def has_pairs(self) -> bool:
-        """Return whether there are instructions that multiply pairs of bfloat16 in vectors (AVX512_BF16). Machine.pairs
-        says whether they gain."""
+    def has_dot(self, dot: Dot) -> bool:
+        """Return whether there is an instruction on vectors of 64 bytes. `Machine.gains` says whether it pays."""
         has = host_flags() if self.has is None else self.has
-        return self.vector_bytes == 64 and (PAIRS if self.has is not None else FEATURES["x86_64"][PAIRS]) in has
+        name = dot.feature if self.has is not None else FEATURES["x86_64"][dot.feature]
+        return self.vector_bytes == 64 and name in has
 
     @property
     def vector_registers(self) -> int:

@@ -24,6 +24,7 @@ from renorm.driver.draws import Draw
 from renorm.driver.held_errors import HeldError, held_errors
 from renorm.driver.module import CompiledModule, SpecializingModule
 from renorm.driver.runners import fit
+from renorm.driver.state import first_run
 from renorm.frontends import read, tflite
 from renorm.graph import interpret
 from renorm.graph.ir import Graph
@@ -120,7 +121,7 @@ def _compare_calls(
         elements = {name: given[name] for name in given if name in bound}
         own = {name: array for name, array in given.items() if name not in bound}
         if source is None:
-            source = read(model, inputs=elements, limits=limits, **(stated or {}))
+            source = first_run(read(model, inputs=elements, limits=limits, **(stated or {})))
             module = compile(source, **options) if stated is not None else None
         graph, inputs = fit(source, own, limits)
         chosen, expected = _run_reference(model, graph, {**inputs, **elements}, reference)

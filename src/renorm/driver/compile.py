@@ -45,6 +45,7 @@ from renorm.driver.module import AnyReadings, CompiledGpuModule, CompiledModule,
 from renorm.driver.readings import Readings
 from renorm.driver.weights import SharedConstants
 from renorm.frontends import exported, read
+from renorm.frontends.outline import Hosted, Typed
 from renorm.graph.conditions import Settled, settled
 from renorm.graph.counting import cut
 from renorm.graph.counts import counted_symbols, follow_from_extents, stages
@@ -113,8 +114,28 @@ def compile(
         with collection_put_off():
             model = exported(model, args or (), kwargs, dynamic_shapes)
 
+    return _decided(model, options, shapes, inputs, train_state)
+
+
+def _decided(
+    model: Any,
+    options: Options,
+    shapes: Mapping[str, Sequence[Stated]] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    train_state: bool = False,
+) -> CompiledModule | SpecializingModule:
+    """Return the module of a model, of which elements of inputs, or data, may decide more than extents."""
+
     def known(elements: Mapping[str, Any]) -> CompiledModule | SpecializingModule:
-        return _compiled(model, options, shapes, {**(inputs or {}), **elements}, train_state)
+        try:
+            return _compiled(model, options, shapes, {**(inputs or {}), **elements}, train_state)
+        except Hosted as error:
+            if error.outline is None or train_state:
+                raise
+            from renorm.driver.hosted import HostedModule  # most networks are one graph
+
+            own = replace(options, shared=options.shared or SharedConstants())
+            return HostedModule(error.outline, str(error), lambda piece: _decided(piece, own), options.limits)
 
     try:
         return known({})
@@ -135,7 +156,10 @@ def _compiled(
     seconds: dict[str, float] = {}
     clock = _Clock(seconds)
     with collection_put_off():
-        graph = read(model, shapes=shapes, inputs=inputs, is_mapped=True, limits=options.limits)
+        if isinstance(model, Typed):
+            graph = model.read(inputs, options.limits)
+        else:
+            graph = read(model, shapes=shapes, inputs=inputs, is_mapped=True, limits=options.limits)
         undecided.require(graph)
         whole, held = state.hold(graph) if train_state else (graph, state.held(graph))
         graph = cut(whole)
@@ -159,7 +183,7 @@ def _compiled(
     check_keep(graph, options.keep)
     for v in graph.constants.values() if graph is not model else ():  # the file may change until they are needed
         v.data = np.array(v.data)
-    options = replace(options, shared=SharedConstants())
+    options = replace(options, shared=options.shared or SharedConstants())
     readings = Readings(graph, lambda network: _for_any_extents(network, options))
     return _for_any_extents(graph, options, seconds, readings, whole)
 

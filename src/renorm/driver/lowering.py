@@ -23,9 +23,10 @@ from renorm.expr.nodes import Expr, OpenVar, const
 from renorm.graph import deferred, registry
 from renorm.graph.held import held_weight_dtype
 from renorm.graph.ir import Graph, Group, Node, Value
+from renorm.graph.layout import Layout
 from renorm.graph.strided_region import strides
 from renorm.ops import schedules
-from renorm.ops.schedules import cpu_packing, paired_weights
+from renorm.ops.schedules import cpu_packing, dot_weights
 from renorm.runtime.report import WorkRecord
 from renorm.te.mirror import Mirror
 from renorm.te.tensor import producers_first
@@ -314,12 +315,15 @@ def _panels(node: Node, index: int, target: Target) -> Blocking | None:
         return Blocking((), dtype=dtype) if dtype else None
     data = node.inputs[0]
     summed = node.op.summed_axis(index, node.operand_types())
-    if dtype and data is not None and (pairs := paired_weights.held(node, index, data.layout, machine)):
-        return pairs
+    if dtype and data is not None:
+        held = replace(data.layout or Layout(), dtype=data.held_dtype)
+        if (groups := dot_weights.held(node, index, held, machine)) is not None:
+            return groups
     cuts = [(axis, machine.lanes(4))]
     if data is not None and data.layout is not None and data.layout.axis is not None and summed is not None:
         cuts.insert(0, (summed, data.layout.lanes))
-    return Blocking(tuple(cuts), axis, dtype)
+    weight = node.inputs[index]
+    return Blocking(tuple(cuts), axis, None if weight is None or dtype == weight.dtype else dtype)
 
 
 def _static_array(node: Node, parameter: str, value: Value, sizes: extents.Extents) -> np.ndarray[Any, Any]:

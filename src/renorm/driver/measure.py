@@ -39,6 +39,7 @@ _PACKAGES = {  # modules, and what installs them
     "ort": {"onnxruntime": "onnxruntime"},
     "openvino": {"openvino": "openvino"},
     "openvino_default": {"openvino": "openvino"},
+    "litert": {"ai_edge_litert": "ai-edge-litert"},
     "mnn": {"MNN": "mnn", "onnx": "onnx"},
     "ncnn": {"ncnn": "ncnn", "pnnx": "pnnx"},
     "torch": {"torch": "torch"},
@@ -49,14 +50,16 @@ _PACKAGES = {  # modules, and what installs them
 @dataclass(frozen=True)
 class Contender:
     """One that is measured. runtime: a name of driver.worker.RUNTIMES. model: an artifact for renorm, a program of
-    torch.export for torch and inductor, else an .onnx file (for renorm_compiling too, which compiles it for `target`).
-    variables: of the environment of its process."""
+    torch.export for torch and inductor, a .tflite file for litert, else an .onnx file (for renorm_compiling too, which
+    compiles it for `target`). variables: of the environment of its process. inputs: its own, where its file has other
+    layouts than those of the others."""
 
     name: str
     runtime: str
     model: Path
     target: str = "llvm"
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    inputs: Mapping[str, Array] | None = None
 
 
 @dataclass(frozen=True)
@@ -250,10 +253,11 @@ def environment(threads: int) -> dict[str, str]:
 def _started(contender: Contender, folder: Path, index: int, threads: int) -> Generator[_Worker]:
     outputs = folder / f"outputs{index}.npz"
     errors = outputs.with_suffix(".txt")
-    job = Job(
-        contender.runtime, str(contender.model.absolute()), threads, str(folder / "inputs.npz"), str(outputs),
-        contender.target,
-    )  # fmt: skip
+    inputs = folder / "inputs.npz"
+    if contender.inputs is not None:
+        inputs = outputs.with_name(f"inputs{index}.npz")
+        np.savez(inputs, **dict[str, Any](contender.inputs))
+    job = Job(contender.runtime, str(contender.model.absolute()), threads, str(inputs), str(outputs), contender.target)
     call = [sys.executable, "-m", "renorm.driver.worker", json.dumps(asdict(job))]
     with errors.open("w") as log:
         process = subprocess.Popen(

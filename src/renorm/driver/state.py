@@ -72,6 +72,18 @@ def held(graph: Graph) -> State | None:
     return State(specs, [np.array(a) for a in arrays.values()])
 
 
+def first_run(graph: Graph) -> Graph:
+    """Return a network as its first run is: what it holds and updates are constants, and nobody asks what they
+    become."""
+    arrays = graph.metadata.get(BUFFERS)
+    if not arrays:
+        return graph
+    made = graph.copy(elements=dict(zip((v.name for v in graph.inputs[-len(arrays) :]), arrays.values())))
+    made.outputs = made.outputs[: -len(arrays)]
+    del made.metadata[BUFFERS]
+    return made
+
+
 def write_state(
     model: Any, state: Mapping[str, Any], path: str | os.PathLike[str], *, limits: Limits = DEFAULT
 ) -> None:

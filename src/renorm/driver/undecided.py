@@ -120,15 +120,7 @@ class DecidingModule(SpecializingModule):
     ) -> list[Any]:
         """As Module.run, or GpuModule.run, on the module for the elements that are given, whose compilation has no time
         limit."""
-        names = [v.name for v in self._declared]
-        problems = [f"{len(args)} arrays by position, expected at most {len(names)}"] * (len(args) > len(names))
-        given = dict(zip(names, args))
-        problems += [f"input {n} is given by position and by name" for n in named if n in given]
-        problems += [f"{n!r} is not an input" for n in named if n not in names]
-        if problems:
-            raise InvalidInput(f"{self.name}: the arrays given do not fit its inputs", problems)
-        given.update(named)
-        module, others = self._for(given)
+        module, others = self._for(named_inputs(self.name, [v.name for v in self._declared], args, named))
         more: dict[str, Any] = {} if stream is None else {"stream": stream}
         order = [v.name for v in module.inputs]
         if others.keys() == {*order}:  # an input may be called as an option is
@@ -169,6 +161,17 @@ class DecidingModule(SpecializingModule):
             facts = [f"elements of {', '.join(self.deciding)} decide it; {len(self._decided)} combinations were used"]
             raise InvalidInput(f"{self.name}: an artifact holds one network", facts, "give the elements (inputs=)")
         return self._last("code").save(path, key)
+
+
+def named_inputs(module: str, names: Sequence[str], args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is given for inputs of these names, in order or by name. Raises InvalidInput."""
+    problems = [f"{len(args)} arrays by position, expected at most {len(names)}"] * (len(args) > len(names))
+    given = dict(zip(names, args))
+    problems += [f"input {n} is given by position and by name" for n in named if n in given]
+    problems += [f"{n!r} is not an input" for n in named if n not in names]
+    if problems:
+        raise InvalidInput(f"{module}: the arrays given do not fit its inputs", problems)
+    return {**given, **named}
 
 
 def _fits(shape: Sequence[int], declared: Sequence[Dim]) -> bool:

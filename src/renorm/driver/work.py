@@ -41,7 +41,8 @@ def work(
     for op in reversed(producers_first(t.op for t in outs)):
         t = op.tensor
         points = count.least(count.size(t.shape), asked.get(t, 0))
-        if isinstance(op, te.ExternOp):  # its loops compare and move: no operations of floating point
+        if isinstance(op, te.ExternOp):  # what its loops compute the op says; others compare and move
+            flops += 0 if t in hidden else given.get(t, 0)
             for source in op.input_tensors:
                 asked[source] = count.size(source.shape)
             continue

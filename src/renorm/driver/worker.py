@@ -98,6 +98,21 @@ def _openvino_default(job: Job, inputs: Inputs) -> Call:
     return lambda: request.infer(inputs).values()
 
 
+def _litert(job: Job, inputs: Inputs) -> Call:
+    """With its delegate XNNPACK, as it comes."""
+    made: Any = import_module("ai_edge_litert.interpreter").Interpreter(job.model, num_threads=job.threads)
+    made.allocate_tensors()
+    given, found = made.get_input_details(), made.get_output_details()
+
+    def call() -> Iterable[Any]:
+        for of, array in zip(given, inputs.values(), strict=True):
+            made.set_tensor(of["index"], array)
+        made.invoke()
+        return [made.get_tensor(of["index"]) for of in found]
+
+    return call
+
+
 def _torch(job: Job, inputs: Inputs) -> Call:
     torch = import_module("torch")
     torch.set_num_threads(job.threads)
@@ -139,6 +154,7 @@ RUNTIMES: dict[str, Callable[[Job, Inputs], Call]] = {
     "ort": _onnxruntime,
     "openvino": _openvino,
     "openvino_default": _openvino_default,
+    "litert": _litert,
     "mnn": _mnn,
     "ncnn": _ncnn,
     "torch": _torch,

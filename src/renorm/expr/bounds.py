@@ -54,12 +54,13 @@ from renorm.expr.nodes import (
     set_decider,
 )
 from renorm.expr.open_bounds import OpenBounds
-from renorm.expr.rewrite import children, conjuncts, same, walk
+from renorm.expr.rewrite import children, conjuncts, same
 
 End = int | Expr
 Bounds = Mapping[Var, tuple[End, End]]
 
 MOST_STEPS = 1000  # combinations of facts that are tried for one bound: sets of facts are many
+MOST_WAYS = 200  # expressions, each under some facts, that are looked at to find whether one may wrap
 
 
 def interval(e: Expr, bounds: Bounds | None = None, facts: Iterable[Expr] = ()) -> Span:
@@ -71,7 +72,8 @@ class Intervals:
     """Interval bounds under fixed bounds and facts; what was found is remembered, so ask one object many times.
 
     intern: gives the one object that stands for all expressions equal to an atom. plain: those under the same bounds
-    and no facts, where they are there: facts are read, and what bounds alone say is found, once for all.
+    and no facts, where they are there: facts are read, and what bounds alone say is found, once for all. exact: what
+    was found by `is_exact`.
     """
 
     def __init__(
@@ -80,11 +82,13 @@ class Intervals:
         facts: Iterable[Expr] = (),
         intern: Intern | None = None,
         plain: Intervals | None = None,
+        exact: dict[Expr, bool] | None = None,
     ):
         self.bounds: Bounds = ({} if bounds is None else bounds) if plain is None else plain.bounds
         self.intern = intern or (plain.intern if plain else one_of_each())
         facts = tuple(facts)
-        plain = plain or (Intervals(self.bounds, (), self.intern) if facts else None)
+        self._exact = exact if exact is not None else plain._exact if plain else dict[Expr, bool]()
+        plain = plain or (Intervals(self.bounds, (), self.intern, exact=self._exact) if facts else None)
         self._forms: dict[Expr, Linear] = plain._forms if plain and plain.intern is self.intern else {}
         self._found: dict[Expr, Span] = {}
         self._spans: dict[Hashable, Span] = {}
@@ -105,7 +109,7 @@ class Intervals:
 
     def _part(self, x: Expr) -> Linear:
         """The form of what is not a sum: a cast that loses nothing is what it is of."""
-        return self.form(x.a) if type(x) is Cast and is_exact(x) else Linear({self.intern(x): 1})
+        return self.form(x.a) if type(x) is Cast and is_exact(x, self._exact) else Linear({self.intern(x): 1})
 
     def difference(self, a: Expr, b: Expr) -> Linear:
         """Return the form of a - b."""
@@ -164,7 +168,7 @@ class Intervals:
         for c in conjuncts(condition):
             if isinstance(c, Not) and isinstance(c.a, Binary) and c.a.op in NEGATED and c.a.op != "==":
                 c = Binary(NEGATED[c.a.op], c.a.a, c.a.b)
-            if isinstance(c, Binary) and c.op in NEGATED and is_exact(c.a) and is_exact(c.b):
+            if isinstance(c, Binary) and c.op in NEGATED and all(is_exact(x, self._exact) for x in (c.a, c.b)):
                 if c.op in ("<", "<=", "=="):
                     yield self.difference(c.a, c.b).offset(c.op == "<")
                 if c.op in (">", ">=", "=="):
@@ -177,7 +181,7 @@ class Intervals:
         over.
         """
         for atom in dict.fromkeys(x for fact in facts for x in fact.terms):
-            if not (isinstance(atom, Binary) and atom.op == "%" and is_exact(atom.a)):
+            if not (isinstance(atom, Binary) and atom.op == "%" and is_exact(atom.a, self._exact)):
                 continue
             assert self._plain is not None
             (low, high), m = self._plain.span(atom.a), atom.b
@@ -291,7 +295,7 @@ class Intervals:
 
     def _of_quotients(self, form: Linear) -> Iterator[Linear]:
         for atom in dict.fromkeys(factors(x)[0] for x in form.terms):
-            if isinstance(atom, Binary) and atom.op == "//" and is_exact(atom.a):
+            if isinstance(atom, Binary) and atom.op == "//" and is_exact(atom.a, self._exact):
                 yield from self._of_quotient(atom, self.form(atom.a), self.form(atom.b), self._facts)
 
     def is_at_most(self, form: Linear, limit: int) -> bool:
@@ -342,7 +346,7 @@ class Intervals:
 
     def _node(self, e: Expr) -> Span:
         match e:
-            case Binary(op=("min" | "max") as op, a=a, b=b) if is_exact(e):
+            case Binary(op=("min" | "max") as op, a=a, b=b) if is_exact(e, self._exact):
                 low, high = span_of(op, self.span(a), self.span(b))
                 # the mean lies between them: where one falls as the other grows (reflected rows), it is all that bounds
                 least, most = self.form_span(self.form(a) + self.form(b))
@@ -421,38 +425,83 @@ def _same_end(a: End, b: End) -> bool:
 def reads(e: Expr) -> bool:
     """Return whether the value depends on memory: such integers wrap in their type, other index arithmetic never
     does."""
-    return isinstance(e, (Load, Reduce)) or any(reads(c) for c in children(e))
+    return any(isinstance(x, (Load, Reduce)) for x in _nodes(e))
 
 
-def is_exact(e: Expr) -> bool:
-    """Return whether e means the same as index arithmetic and as a value: it cannot wrap."""
+def _nodes(e: Expr) -> Iterator[Expr]:
+    """Each node of an expression once, however many ways lead to it."""
+    seen, waiting = {e}, [e]
+    while waiting:
+        yield (x := waiting.pop())
+        parts = [c for c in children(x) if c not in seen]
+        seen.update(parts)
+        waiting += parts
+
+
+def is_exact(e: Expr, known: dict[Expr, bool] | None = None) -> bool:
+    """Return whether e means the same as index arithmetic and as a value: it cannot wrap. known: what was found of
+    others, and takes what is found."""
     if e.dtype not in INDEX_TYPES or e.lanes != 1:
         return False
+    if type(e) is Load:
+        return True
+    known = {} if known is None else known
+    if e not in known:
+        known[e] = _is_exact(e, known)
+    return known[e]
+
+
+def _is_exact(e: Expr, known: dict[Expr, bool]) -> bool:
     if reads(e):
-        return type(e) is Load or _value_span(e, ()) is not None
-    return type(e) is not Cast or (is_exact(e.a) and (e.dtype == "int64" or fits_int32(Intervals().span(e.a))))
+        return _Values(known).span(e, ()) is not None
+    if type(e) is not Cast:
+        return True
+    return is_exact(e.a, known) and (e.dtype == "int64" or fits_int32(Intervals(exact=known).span(e.a)))
 
 
-def _value_span(e: Expr, facts: tuple[Expr, ...]) -> Span | None:
-    """Return the span of an integer that is made of elements, where none of its parts can wrap, as i + n cannot where
-    i < 0; None where one may. facts: what holds where it is computed."""
-    limits = integer_limits(e.dtype) if e.dtype in INDEX_TYPES else None
-    match e:
-        case Cast(a=a):
-            found = _value_span(a, facts)
-        case _ if limits and (isinstance(e, Load) or not reads(e)):  # index arithmetic fits its type
-            found = Intervals(None, facts).span(e)
-            return max(found[0], limits[0]), min(found[1], limits[1])
-        case Binary(op=("+" | "-" | "*" | "min" | "max") as op, a=a, b=b):
-            x, y = _value_span(a, facts), _value_span(b, facts)
-            found = None if x is None or y is None else span_of(op, x, y)
-        case Select(condition=Binary(a=u, b=v) as c, then=a, otherwise=b):
-            x, y = _value_span(a, (*facts, c)), _value_span(b, (*facts, Not(c)))
-            is_alike = _value_span(u, facts) and _value_span(v, facts)  # as values and as indices one branch is chosen
-            found = either(x, y) if x and y and is_alike else None
-        case _:
-            found = None
-    return found if found and limits and limits[0] <= found[0] and found[1] <= limits[1] else None
+class _Values:
+    """Spans of integers that are made of elements. What many ways lead to is looked at once under the same facts, and
+    no more than MOST_WAYS times in all."""
+
+    def __init__(self, exact: dict[Expr, bool]):
+        self._exact, self._found = exact, dict[tuple[Expr, ...], Span | None]()
+
+    def span(self, e: Expr, facts: tuple[Expr, ...]) -> Span | None:
+        """Return the span of an integer, where none of its parts can wrap, as i + n cannot where i < 0; None where one
+        may. facts: what holds where it is computed."""
+        key = e, *facts
+        if key not in self._found:
+            if len(self._found) >= MOST_WAYS:
+                return None
+            self._found[key] = None  # counts, and stands for it until it is known
+            self._found[key] = self._span(e, facts)
+        return self._found[key]
+
+    def _span(self, e: Expr, facts: tuple[Expr, ...]) -> Span | None:
+        limits = integer_limits(e.dtype) if e.dtype in INDEX_TYPES else None
+        match e:
+            case Cast(a=a):
+                found = self.span(a, facts)
+            case _ if limits and (isinstance(e, Load) or not reads(e)):  # index arithmetic fits its type
+                found = Intervals(None, facts, exact=self._exact).span(e)
+                return max(found[0], limits[0]), min(found[1], limits[1])
+            case Binary(op=("+" | "-" | "*" | "min" | "max") as op, a=a, b=b):
+                x, y = self.span(a, facts), self.span(b, facts)
+                found = None if x is None or y is None else span_of(op, x, y)
+            case Select(condition=Binary(a=u, b=v) as c, then=a, otherwise=b):
+                said = _is_of_elements(c)
+                x = self.span(a, (*facts, c) if said else facts)
+                y = self.span(b, (*facts, Not(c)) if said else facts)
+                is_alike = self.span(u, facts) and self.span(v, facts)  # as values and as indices one branch is chosen
+                found = either(x, y) if x and y and is_alike else None
+            case _:
+                found = None
+        return found if found and limits and limits[0] <= found[0] and found[1] <= limits[1] else None
+
+
+def _is_of_elements(condition: Expr) -> bool:
+    """Return whether a condition compares sums of elements and indices: others say nothing of one of these."""
+    return all(isinstance(x, (Binary, Const, Var, Load, Cast)) for x in _nodes(condition))
 
 
 def _of_type(dtype: str) -> Span:
@@ -476,7 +525,7 @@ def taken(facts: Iterable[Expr]) -> Generator[None]:
 def open_truth(e: Expr) -> bool | None:
     """Return the truth of an expression of open extents where it is the same at all their values: n == 0 is false where
     n is at least 1. None where it is not, or where other variables stand in it."""
-    if e.lanes > 1 or not all(isinstance(x, (OpenVar, Const, Binary, Cast)) for x in walk(e)):
+    if e.lanes > 1 or not all(isinstance(x, (OpenVar, Const, Binary, Cast)) for x in _nodes(e)):
         return None
     intervals = Intervals(None, _TAKEN.get())
     if isinstance(e, Binary) and e.op in NEGATED and e.a.dtype in INDEX_TYPES:

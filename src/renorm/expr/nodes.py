@@ -44,12 +44,13 @@ INTRINSICS = {
     "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1, "sinh": 1, "cosh": 1, "asinh": 1, "acosh": 1,
     "atanh": 1,
     "floor": 1, "ceil": 1, "trunc": 1, "round": 1, "sign": 1, "isnan": 1, "isinf": 1, "likely": 1,
-    "fma": 3, "if_then_else": 3, "fmod": 2, "popcount": 1,
+    "fma": 3, "if_then_else": 3, "fmod": 2, "popcount": 1, "bitcast": 1,
     "bitwise_and": 2, "bitwise_or": 2, "bitwise_xor": 2, "shift_left": 2, "shift_right": 2,
 }  # fmt: skip
 # A shift by a negative number, or by as many bits as there are, gives what the sign alone does: 0, or -1 to the right.
 OF_BITS = frozenset({"popcount", "bitwise_and", "bitwise_or", "bitwise_xor", "shift_left", "shift_right"})
 PREDICATES = frozenset({"isnan", "isinf"})
+BITCAST = {"float32": "int32", "float64": "int64", "int32": "float32", "int64": "float64"}  # as what bits are read
 
 ARITHMETIC = frozenset({"+", "-", "*", "/", "//", "%", "min", "max", "pow"})
 COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
@@ -241,7 +242,9 @@ class Call(Expr):
             raise InvalidExpression(f"{name} takes {INTRINSICS[name]} arguments, not {len(args)}")
         self.name, self.args = name, tuple(args)
         typed = args[1] if name == "if_then_else" else args[0]
-        self.dtype = "bool" if name in PREDICATES else typed.dtype
+        if name == "bitcast" and typed.dtype not in BITCAST:
+            raise InvalidExpression(f"the bits of {typed.dtype} are not read", [f"known: {', '.join(BITCAST)}"])
+        self.dtype = "bool" if name in PREDICATES else BITCAST[typed.dtype] if name == "bitcast" else typed.dtype
         self.lanes = max(a.lanes for a in args)
 
 
@@ -443,7 +446,7 @@ def maximum(a: ExprLike, b: ExprLike) -> Expr:
 def call(name: str, *args: ExprLike) -> Expr:
     """An intrinsic; integer arguments of a transcendental function become float32."""
     exprs = [as_expr(a) for a in args]
-    keeps_integers = {"abs", "sign", "likely", "floor", "ceil", "trunc", "round", "fmod", *OF_BITS}
+    keeps_integers = {"abs", "sign", "likely", "floor", "ceil", "trunc", "round", "fmod", "bitcast", *OF_BITS}
     if exprs and dtypes.is_stored(exprs[0].dtype) and name != "likely":
         raise _not_computed(name, exprs[0])
     if name not in keeps_integers and name != "if_then_else":

@@ -342,7 +342,8 @@ def likely_constant(s: Simplifier, e: Call) -> Expr | None:
 
 
 def double_cast(s: Simplifier, e: Cast) -> Expr | None:
-    """cast(T, x) -> x and cast(T, cast(U, x)) -> x for x of type T, where U holds all of T; constants fold."""
+    """cast(T, x) -> x and cast(T, cast(U, x)) -> cast(T, x) for x of a type that U and T hold all of; constants
+    fold."""
     if e.a.dtype == e.dtype:
         return e.a
     if type(e.a) is Const:
@@ -352,8 +353,12 @@ def double_cast(s: Simplifier, e: Cast) -> Expr | None:
         if dtypes.is_float(e.dtype) and e.a.dtype == "float32" and e.dtype == "float64":
             return Const(float(np.float32(value)), e.dtype)
         return None
-    if type(e.a) is Cast and e.a.a.dtype == e.dtype and _holds(e.a.dtype, e.dtype):
-        return e.a.a
+    if type(e.a) is Cast and _holds(e.a.dtype, e.a.a.dtype):
+        inner = e.a.a
+        if inner.dtype == e.dtype:
+            return inner
+        if _holds(e.dtype, inner.dtype) and not dtypes.is_stored(inner.dtype):
+            return Cast(e.dtype, inner)
     return None
 
 

@@ -159,7 +159,7 @@ def read(
     if module is None:
         raise _unreadable(source)
     try:
-        if module == _BY_SUFFIX[".onnx"]:  # whose branches and shapes may depend on what is stated
+        if module in (_BY_SUFFIX[".onnx"], _BY_SUFFIX[".tflite"]):  # what is stated may choose branches
             return import_module(module).read(source, shapes=shapes, inputs=inputs, is_mapped=is_mapped, limits=limits)
         return _with_stated(import_module(module).read(source, is_mapped=is_mapped, limits=limits), shapes, inputs)
     except RenormError as error:

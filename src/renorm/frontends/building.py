@@ -13,6 +13,8 @@ from renorm.core.dims import Dim, Shape
 from renorm.graph.ir import Graph, Value
 from renorm.ops.shared.reshaping import extents_of, reshaped_to
 
+_MOST_HELD = 1 << 20  # positions that are a constant; more are computed when the network runs
+
 
 @dataclass(frozen=True)
 class Building:
@@ -46,7 +48,10 @@ class Building:
 
     def positions(self, n: Dim, dtype: str = "int64") -> Value:
         """Return 0, 1, ..., n - 1."""
-        if isinstance(n, int):
+        if isinstance(n, int) and n <= _MOST_HELD:
             return self.graph.constant(np.arange(n).astype(dtypes.numpy_dtype(dtype)), "positions")
-        count = self.graph.open_constant(np.array(n, object), "extent", "int64")
+        if isinstance(n, int):
+            count = self.graph.constant(np.asarray(n), "extent")
+        else:
+            count = self.graph.open_constant(np.array(n, object), "extent", "int64")
         return self.cast(ops.range(np.asarray(0), count, np.asarray(1)), dtype)

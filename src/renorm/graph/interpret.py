@@ -115,7 +115,7 @@ def _result(node: Node, v: Value, result: Any, rounded: bool, held: bool) -> Arr
     with np.errstate(all="ignore"):
         array = widen(array.astype(dtype)) if rounded else array.astype(np.float64, copy=False)
         if held and v.held_dtype != v.dtype:
-            array = widen(narrow(array, v.held_dtype))
+            array = narrow(array, v.held_dtype).astype(np.float64)
         return array
 
 

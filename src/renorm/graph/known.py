@@ -16,8 +16,8 @@ def elements(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if array.dtype.kind != "f":
         return array.astype(object)
     known = np.empty(array.shape, dtype=object)
-    for index in np.ndindex(array.shape):
-        known[index] = array[index]
+    for i, element in enumerate(array.flat):
+        known.flat[i] = element
     return known
 
 

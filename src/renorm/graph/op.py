@@ -358,6 +358,14 @@ class OpDef:
         written = {s.onnx: getattr(self, a) for a, s in type(self).attributes.items() if getattr(self, a) != s.default}
         return since[0], written, list(node.inputs)
 
+    onnx_place: ClassVar[int] = 0
+    """Which output of the ONNX node this op's first result is."""
+
+    def in_onnx(self, node: Node) -> Any:
+        """Return the result as it is made by ops that ONNX has, applied where the node stands; None where ONNX has
+        this one."""
+        return None
+
     def onnx_outputs(self, opset: int) -> int:
         """Return how many outputs the ONNX node must list, where that is more than this op has results; they get names
         that nobody reads."""

@@ -75,11 +75,11 @@ TABLE: Sequence[type[OpDef]] = [
     activation(
         "Celu",
         "y = x where x >= 0, alpha * (e^(x / alpha) - 1) elsewhere",
-        lambda op, x: select(x < 0, formulas.expm1(x * (1 / op.alpha)) * op.alpha, x),
+        lambda op, x: select(x < 0, formulas.expm1(x * (1 / op.alpha if op.alpha else np.inf)) * op.alpha, x),
         lambda op, x: np.where(x < 0, op.alpha * np.expm1(x / op.alpha), x),
         {"alpha": Float(1.0)},
         onnx=12,
-        tried=({}, {"alpha": 2}),
+        tried=({}, {"alpha": 2}, {"alpha": 0}),
     ),
     activation(
         "HardSigmoid",

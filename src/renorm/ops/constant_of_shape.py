@@ -51,7 +51,7 @@ class ConstantOfShape(Injective):
 
     def infer(self, shape: Operand) -> TensorType:
         if shape.known is None:
-            unknown: Any = (None,) * dims.static(shape.shape, "the shape operand")[0]
+            unknown: Any = (None,) * dims.axes_said(shape.shape, "the shape operand")
             return TensorType(self.dtype, unknown)
         if any(isinstance(d, int) and d < 0 for d in shape.known):
             raise OperandError(f"constant_of_shape: an extent of {list(shape.known)} is negative")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,9 +92,15 @@ class Conv(Windowed):
         return [(s.before, s.after) for s in spans]
 
     def compute(self, x: te.Tensor, w: te.Tensor, b: te.Tensor | None) -> te.Tensor:
+        y = self.sums(x, w)
+        assert y.dtype == compute_dtype(x.dtype)
+        return add_channels(y, b).astype(x.dtype)
+
+    def sums(self, x: te.Tensor, w: te.Tensor, wide: Callable[[Any], Any] = wide, outside: float = 0.0) -> te.Tensor:
+        """Return the sums without a bias. wide: a factor in the dtype that is summed in; outside: what is there."""
         spans = self.spans(x.shape[2:], w.shape[2:])
         (m, depth), per_group = w.shape[:2], larger(1, w.shape[0] // self.group)
-        data = pad(x, [s.before for s in spans], [s.after for s in spans])
+        data = pad(x, [s.before for s in spans], [s.after for s in spans], outside)
         ic = te.reduce_axis((0, depth), name="ic")
         ks = [te.reduce_axis((0, s.kernel), name=f"k{i}") for i, s in enumerate(spans)]
 
@@ -109,13 +115,11 @@ class Conv(Windowed):
             "strides": tuple(s.stride for s in spans),
             "dilations": tuple(s.dilation for s in spans),
         }
-        y = te.compute(shape, element, name="conv", tag="conv", attrs=attrs)
-        assert y.dtype == compute_dtype(x.dtype)
-        return add_channels(y, b).astype(x.dtype)
+        return te.compute(shape, element, name="conv", tag="conv", attrs=attrs)
 
-    def reference(self, x: Any, w: Any, b: Any) -> Any:
+    def reference(self, x: Any, w: Any, b: Any, outside: float = 0.0) -> Any:
         spans = self.spans(x.shape[2:], w.shape[2:])
-        windows, rank = window_view(x, spans), len(spans)
+        windows, rank = window_view(x, spans, outside), len(spans)
         parts: list[Any] = []
         for xs, ws in zip(np.split(windows, self.group, axis=1), np.split(w, self.group, axis=0), strict=True):
             # contract channels and window of both; what is left is n, *positions, m

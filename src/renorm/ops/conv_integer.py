@@ -9,8 +9,9 @@ import numpy as np
 
 from renorm import te
 from renorm.core.dims import Dim
+from renorm.core.errors import OperandError
 from renorm.graph.attributes import Int
-from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Reject, Sample
+from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, TensorType, f32, i8, i16, u8
 from renorm.ops.conv import Conv
 from renorm.ops.shared import quantization
@@ -53,6 +54,14 @@ class ConvInteger(Windowed):
             quantization.centred_array(x, x_zero), quantization.centred_array(w, w_zero), None
         )
         return exact.astype(np.int32)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Any:
+        """Integers of 16 bits are no operands of a file."""
+        for v in node.operands[:2]:
+            if v is not None and v.dtype not in quantization.BYTES:
+                raise OperandError(f"ConvInteger: {v.name!r} is {v.dtype}, where ONNX has int8 and uint8")
+        return super().from_onnx(node)
 
     def to_onnx(self, node: Any, opset: int) -> Any:
         is_internal = "int16" in (node.inputs[0].dtype, node.inputs[1].dtype)

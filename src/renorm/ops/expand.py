@@ -21,7 +21,7 @@ class Expand(Movement):
     fusion = BROADCAST
 
     def open_rank(self, x: Any, *static: Any) -> int:
-        return max(len(x.shape), dims.static(static[0].shape, "the shape operand")[0])
+        return max(len(x.shape), dims.axes_said(static[0].shape, "the shape operand"))
 
     def index_map(self, x: Any, shape: Any) -> Moved:
         to = shapes.broadcast(x.shape, shape.tolist())

@@ -12,7 +12,7 @@ import numpy as np
 
 from renorm import te
 from renorm.core import dims
-from renorm.core.dims import Dim
+from renorm.core.dims import Dim, is_static, static
 from renorm.core.dtypes import ALL, FLOATS, is_float
 from renorm.core.errors import OperandError
 from renorm.expr.nodes import Expr, all_of, cast, const
@@ -20,6 +20,7 @@ from renorm.graph.attributes import Bool, String
 from renorm.graph.ir import Node
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, boolean, f16, f32, f64, i64
+from renorm.ops.shared.composite import apply
 from renorm.ops.shared.precision import wide
 from renorm.ops.shared.sampling import Sampling
 
@@ -64,6 +65,16 @@ class GridSample(OpDef):
         mode = _OLD_MODES.get(self.mode, self.mode)
         given = {"mode": mode, "padding_mode": self.padding_mode, "align_corners": int(self.align_corners)}
         return ("GridSample", given, [x, grid]) if opset >= 16 and x.rank == 4 else None
+
+    def in_onnx(self, node: Node) -> Any:
+        """Element p of n is at (2 * p + 1) / n - 1, where -1 and 1 are outer edges."""
+        x, grid = node.operands
+        if not self.in_elements or not is_static(x.shape[2:]) or 0 in x.shape[2:]:
+            return None
+        dtype = "float64" if grid.dtype == "float64" else "float32"
+        extents = np.array(static(x.shape[2:])[::-1], dtype)
+        at = apply("add", apply("mul", apply("cast", grid, to=dtype), 2 / extents), 1 / extents - 1)
+        return self.with_attributes(in_elements=False, align_corners=False)(x, at)
 
     def infer(self, x: Operand, grid: Operand) -> tuple[Dim, ...]:
         rank = x.rank - 2

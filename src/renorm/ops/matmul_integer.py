@@ -9,7 +9,8 @@ import numpy as np
 
 from renorm import te
 from renorm.core.dims import Dim
-from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OpDef, Reject, Sample
+from renorm.core.errors import OperandError
+from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, f32, i8, i16, u8
 from renorm.ops.matmul import Matmul
 from renorm.ops.shared import quantization
@@ -42,6 +43,14 @@ class MatmulInteger(OpDef):
     def reference(self, a: Any, b: Any, a_zero: Any, b_zero: Any) -> Any:
         rows, columns = quantization.centred_array(a, a_zero, axis=-2), quantization.centred_array(b, b_zero, axis=-1)
         return np.matmul(rows, columns).astype(np.int32)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Any:
+        """Integers of 16 bits are no operands of a file."""
+        for v in node.operands[:2]:
+            if v is not None and v.dtype not in quantization.BYTES:
+                raise OperandError(f"MatMulInteger: {v.name!r} is {v.dtype}, where ONNX has int8 and uint8")
+        return super().from_onnx(node)
 
     def to_onnx(self, node: Any, opset: int) -> Any:
         is_internal = "int16" in (node.inputs[0].dtype, node.inputs[1].dtype)

@@ -64,6 +64,12 @@ class MaxPoolPositions(Pool):
     signature = "x: T[N, C, *S] -> y: i64[...]"
     types = {"T": (*FLOATS, "int8", "uint8")}
     storage_order = Int(0, at_least=0)
+    onnx_place = 1
+
+    def to_onnx(self, node: Node, opset: int) -> Any:
+        """The second output of MaxPool, since opset 8."""
+        given = {a: value for a, value in self.values.items() if value != type(self).attributes[a].default}
+        return ("MaxPool", given, list(node.inputs)) if opset >= 8 else None
 
     def _number(self, shape: Any, n: Any, c: Any, at: Sequence[Any]) -> Any:
         """Return the number of an element. at: where it is along the spatial axes."""

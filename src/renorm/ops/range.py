@@ -58,8 +58,8 @@ class Range(Injective):
         bounds = [b for o in (start, limit, delta) if o[1] is not None and isinstance(b := o[1].reshape(-1)[0], int)]
         if len(bounds) < 3:
             return None
-        values = range(*bounds)
-        return np.array(values, dtype=object) if len(values) <= exact.MOST else None
+        count = _count(*bounds)
+        return np.array(range(*bounds), dtype=object) if isinstance(count, int) and count <= exact.MOST else None
 
     def known_range(self, node: Node, ranges: Mapping[Value, Reach]) -> Reach | None:
         bounds = [None if v is None or v.known is None else v.known.reshape(-1)[0] for v in node.inputs]
@@ -111,6 +111,6 @@ def _count(start: Any, limit: Any, delta: Any) -> Dim | None:
         is_up = isinstance(step, Sym) or step > 0
         span, step = (last - first, step) if is_up else (first - last, -step)
         return maximum(0, (span + (step - 1)) // step)
-    if isinstance(delta, int):
-        return len(range(start, limit, delta))
+    if isinstance(delta, int):  # not len(range(...)), which has no more than 64 bits
+        return max(0, -((start - limit) // delta))
     return max(0, math.ceil((float(limit) - float(start)) / float(delta)))

@@ -36,7 +36,7 @@ class Reshape(Movement):
         return super().from_onnx(replace(node, operands=(node.operands[0], shape), attributes=attributes))
 
     def open_rank(self, x: Any, *static: Any) -> int:
-        return dims.static(static[0].shape, "the shape operand of reshape, of shape")[0]
+        return dims.axes_said(static[0].shape, "the shape operand of reshape, of shape")
 
     def index_map(self, x: Any, shape: Any) -> Moved:
         return Moved(x, Regrouped(self.shape_of(x.shape, shape.tolist())))

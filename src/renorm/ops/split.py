@@ -18,6 +18,8 @@ from renorm.graph.op import OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, f16, f32, i64
 from renorm.ops.shared.movement import Movement
 
+_MOST = 1 << 20  # pieces: more than a network has, and few enough to be listed
+
 
 class Split(Movement):
     """ys = pieces of x along axis: of the extents in sizes, or num_outputs pieces of ceil(extent / num_outputs), the
@@ -61,8 +63,10 @@ class Split(Movement):
         axis = shapes.normalize_axis(self.axis, x.rank)
         if (sizes is None) == (self.num_outputs is None):
             raise OperandError(f"split({x}): give either sizes or num_outputs")
-        if sizes is not None and sizes.known is None:
-            (count,) = dims.static(sizes.shape, "how many sizes there are")
+        (count,) = (self.num_outputs,) if sizes is None else dims.static(sizes.shape, "how many sizes there are")
+        if count is not None and count > _MOST:
+            raise OperandError(f"split: {count} pieces, at most {_MOST} are possible")
+        if count is not None and sizes is not None and sizes.known is None:
             return [(*x.shape[:axis], None, *x.shape[axis + 1 :])] * count
         known = None if sizes is None or sizes.known is None else sizes.known.tolist()
         pieces, extent = self.extents(x.shape[axis], known), x.shape[axis]

@@ -26,7 +26,7 @@ from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite
 from renorm.ops.conv import Conv
 from renorm.ops.conv_transpose import ConvTranspose
 from renorm.ops.implicit_gemm import ImplicitGemm
-from renorm.ops.schedules import gpu_stages, paired_weights
+from renorm.ops.schedules import dot_weights, gpu_stages
 from renorm.ops.shared.filtering import has_points, points
 from renorm.ops.shared.tiled import Tiled
 from renorm.ops.shared.turned_weight import TurnedWeight
@@ -268,7 +268,7 @@ def _speed(node: Node, context: Context) -> float:
     lanes = target.lanes(4)
     data = Layout(1, lanes, context.precision)
     is_blocked = data.refuses(x.shape) is None and data.refuses(node.output.shape) is None
-    return 2.0 if is_blocked and paired_weights.held(node, 1, data, target) else 1.0
+    return 2.0 if is_blocked and dot_weights.held(node, 1, data, target) else 1.0
 
 
 def tiles(kernel: tuple[int, ...], strides: tuple[int, ...]) -> list[tuple[int, int]]:

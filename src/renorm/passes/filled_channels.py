@@ -21,7 +21,7 @@ from renorm.core.target import Target
 from renorm.graph.ir import Graph, Value
 from renorm.graph.rewrite import Match, Plan, Rewrite
 from renorm.ops.conv import Conv
-from renorm.ops.schedules import paired_weights
+from renorm.ops.schedules import dot_weights
 from renorm.passes.affine import exact
 from renorm.passes.context import Context
 from renorm.passes.mixed_precision import SMALL, uses_matrix_unit
@@ -60,7 +60,7 @@ class ChannelsOfConv(Rewrite):
         if channels % 2 == 0 or 0 in m.x.shape or m.w.dtype != "float32":
             return None
         taps = 1 if any(s.dilation > 1 for s in self._spans(m)) else window[-1]
-        if paired_weights.panels(0, 1, results, channels + 1, self._target, taps) is None:
+        if dot_weights.panels(0, 1, results, channels + 1, self._target, taps) is None:
             return None
         copied = m.x.shape[0] * (channels + 1) * prod(static(m.x.shape[2:]))
         products = prod(static(m.root.output.shape)) * prod(window) * channels

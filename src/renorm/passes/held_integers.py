@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from renorm.core.dots import PAIRS
 from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.layout import Layout
 from renorm.passes.context import Context
 from renorm.passes.mixed_precision import candidates, lying_together, round_weights, weights
-from renorm.passes.quantization import are_whole, whole
+from renorm.passes.quantization import are_counts, are_whole, whole
 
 HELD = "bfloat16"
 LARGEST = 256
+BYTE = "uint8"
 
 
 @dataclass(frozen=True)
@@ -27,22 +29,21 @@ class HoldIntegers:
     def run(self, graph: Graph, context: Context) -> None:
         if not graph.groups or not multiplies_pairs(context.target):
             return
-        found = list[Value]()
         for together in lying_together(graph, candidates(graph)):
-            if any(_is_product(u, v) for v in together for u in v.readers) and all(
-                _is_held_as_it_is(graph, v) for v in together
-            ):
-                found += (v for v in together if v.held_dtype != HELD)
-        for v in found:
-            v.layout = replace(v.layout or Layout(), dtype=HELD)
-        if found:
-            round_weights(graph)
+            products = [u for v in together for u in v.readers if _is_product(u, v)]
+            if not products or not all(_is_held_as_it_is(graph, v) for v in together):
+                continue
+            is_lanewise = all(u.op.values.get("group", 1) > 1 for u in products)
+            dtype = BYTE if is_lanewise and all(are_counts(v) for v in together) else HELD
+            for v in together:
+                v.layout = replace(v.layout or Layout(), dtype=dtype)
+        round_weights(graph)
 
 
 def multiplies_pairs(target: Target) -> bool:
     """Return whether a machine multiplies pairs of bfloat16 faster than float32, by vector instructions."""
     machine = target.machine_target
-    return not machine.is_gpu and not machine.has_tiles and Machine.of(machine).pairs
+    return not machine.is_gpu and not machine.has_tiles and PAIRS in Machine.of(machine).dots
 
 
 def _is_product(node: Node, data: Value) -> bool:

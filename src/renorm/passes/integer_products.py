@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -25,9 +25,8 @@ from renorm.graph.op import OpDef
 from renorm.graph.rewrite import Match, Plan, Rewrite, node_of
 from renorm.ops.exact_conv import ExactConv
 from renorm.ops.shared import quantization
-from renorm.passes.quantization import Array, integers
+from renorm.passes.quantization import FARTHEST, Array, integers
 
-FARTHEST = 255  # integers of 8 bits from their zero point
 EXACT = 1 << 24
 PARTS = 8  # of what is summed over; integers are multiplied rather than more
 LANES = 16  # channels that parts are multiples of, where there are as many
@@ -86,7 +85,7 @@ class Sums:
     @classmethod
     def of_conv(
         cls, node: Node, w: Value | None, zero: Value | None, b: Value | None = None, rounds: bool = False
-    ) -> Sums | None:
+    ) -> Self | None:
         """Return those of a node with a window; None where they are not exact. rounds: whether they need not be."""
         weight = centred(w, zero, axis=0)
         if weight is None or (b is not None and b.data is None) or 0 in weight.shape:
@@ -100,7 +99,7 @@ class Sums:
     @classmethod
     def of_matmul(
         cls, b: Value | None, zero: Value | None, is_turned: bool = False, rounds: bool = False
-    ) -> Sums | None:
+    ) -> Self | None:
         """Return those of a product with b, or its transpose; None where they are not exact. rounds: as in
         `of_conv`."""
         weight = centred(b, zero, axis=0 if is_turned else -1)
@@ -110,8 +109,15 @@ class Sums:
         found = [slice(0, len(weight))] if rounds else parts(np.abs(weight).T)
         return None if found is None else cls(registry.find("matmul")(), weight, found)
 
-    def made(self, m: Match, data: Value, to: str) -> Value:
-        """Return the sums for data, which is counted from zero, as float32 or int32."""
+    @classmethod
+    def takes(cls, x: Value | None, zero: Value | None, is_padded: bool) -> bool:
+        """Return whether x, integers with a zero point, may be the data. is_padded: whether a window meets a
+        border."""
+        return x is not None and x.dtype in quantization.BYTES and is_one(zero)
+
+    def made(self, m: Match, x: Value, zero: Value | None, to: str) -> Value:
+        """Return the sums for x less its zero point, as float32 or int32. x: integers, or steps as float32."""
+        data = x if x.dtype == "float32" else steps(x, zero)
         is_conv, found = isinstance(self.op, ExactConv), list[Value]()
         for part in self.parts:
             held = self.weight[:, part] if is_conv else self.weight[part]
@@ -127,7 +133,14 @@ class Sums:
         return total if to == "int32" else ops.cast(total, to=to)
 
 
-class ConvIntegerInFloats(Rewrite):
+@dataclass(frozen=True)
+class OfSums(Rewrite):
+    """Base of rules for products of integers. sums: what makes their sums."""
+
+    sums: type[Sums] = Sums
+
+
+class ConvIntegerAsSums(OfSums):
     """conv_integer(x, w, x_zero, w_zero) -> cast(conv(x - x_zero, w - w_zero))"""
 
     def pattern(self) -> Any:
@@ -135,13 +148,13 @@ class ConvIntegerInFloats(Rewrite):
 
     def plan(self, m: Match) -> Plan | None:
         x, w, x_zero, w_zero = m.root.inputs
-        sums = Sums.of_conv(m.root, w, w_zero)
-        if sums is None or x is None or x.dtype not in quantization.BYTES:
+        sums = self.sums.of_conv(m.root, w, w_zero)
+        if sums is None or x is None or not sums.takes(x, x_zero, is_padded(m.root)):
             return None
-        return Plan(lambda m: sums.made(m, steps(x, x_zero), "int32"))
+        return Plan(lambda m: sums.made(m, x, x_zero, "int32"))
 
 
-class QlinearConvInFloats(Rewrite):
+class QlinearConvAsSums(OfSums):
     """qlinear_conv(x, w, b) -> integers(conv(x - x_zero, w - w_zero, b) * (x_scale * w_scale / y_scale))"""
 
     def pattern(self) -> Any:
@@ -149,19 +162,17 @@ class QlinearConvInFloats(Rewrite):
 
     def plan(self, m: Match) -> Plan | None:
         x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, b = m.root.inputs
-        sums = Sums.of_conv(m.root, w, w_zero, b)
+        sums = self.sums.of_conv(m.root, w, w_zero, b)
         found = constants(x_scale, w_scale, y_scale, y_zero)
-        if sums is None or x is None or found is None:
+        if sums is None or x is None or found is None or not sums.takes(x, x_zero, is_padded(m.root)):
             return None
         *scales, zero = found
         factor, dtype = quantization.joint(*scales), m.root.output.dtype
         factor = factor.reshape(-1, *[1] * (x.rank - 2)) if factor.size > 1 else factor.reshape(())
-        return Plan(
-            lambda m: integers(ops.mul(sums.made(m, steps(x, x_zero), "float32"), factor), zero.reshape(()), dtype)
-        )
+        return Plan(lambda m: integers(ops.mul(sums.made(m, x, x_zero, "float32"), factor), zero.reshape(()), dtype))
 
 
-class MatmulIntegerInFloats(Rewrite):
+class MatmulIntegerAsSums(OfSums):
     """matmul_integer(a, b, a_zero, b_zero) -> cast(matmul(a - a_zero, b - b_zero))"""
 
     def pattern(self) -> Any:
@@ -169,13 +180,13 @@ class MatmulIntegerInFloats(Rewrite):
 
     def plan(self, m: Match) -> Plan | None:
         a, b, a_zero, b_zero = m.root.inputs
-        sums = Sums.of_matmul(b, b_zero)
-        if sums is None or a is None or a.dtype not in quantization.BYTES or not is_one(a_zero):
+        sums = self.sums.of_matmul(b, b_zero)
+        if sums is None or a is None or not sums.takes(a, a_zero, False):
             return None
-        return Plan(lambda m: sums.made(m, steps(a, a_zero), "int32"))
+        return Plan(lambda m: sums.made(m, a, a_zero, "int32"))
 
 
-class QlinearMatmulInFloats(Rewrite):
+class QlinearMatmulAsSums(OfSums):
     """qlinear_matmul(a, b) -> integers(matmul(a - a_zero, b - b_zero) * (a_scale * b_scale / y_scale))"""
 
     def pattern(self) -> Any:
@@ -183,16 +194,14 @@ class QlinearMatmulInFloats(Rewrite):
 
     def plan(self, m: Match) -> Plan | None:
         a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = m.root.inputs
-        sums = Sums.of_matmul(b, b_zero)
+        sums = self.sums.of_matmul(b, b_zero)
         found = constants(a_scale, b_scale, y_scale, y_zero)
-        if sums is None or a is None or found is None or not (is_one(a_zero) and is_one(a_scale)):
+        if sums is None or a is None or found is None or not (sums.takes(a, a_zero, False) and is_one(a_scale)):
             return None
         *scales, zero = found
         factor, dtype = quantization.joint(*scales), m.root.output.dtype
         factor = factor if factor.size > 1 else factor.reshape(())
-        return Plan(
-            lambda m: integers(ops.mul(sums.made(m, steps(a, a_zero), "float32"), factor), zero.reshape(()), dtype)
-        )
+        return Plan(lambda m: integers(ops.mul(sums.made(m, a, a_zero, "float32"), factor), zero.reshape(()), dtype))
 
 
 def is_one(v: Value | None) -> bool:
@@ -200,6 +209,17 @@ def is_one(v: Value | None) -> bool:
     return v is None or quantization.is_single(v.shape)
 
 
-RULES: tuple[Rewrite, ...] = (
-    ConvIntegerInFloats(), QlinearConvInFloats(), MatmulIntegerInFloats(), QlinearMatmulInFloats(),
-)  # fmt: skip
+def is_padded(node: Node) -> bool:
+    """Return whether a window may lie across the border of its data."""
+    pads, auto = node.op.values["pads"], node.op.values["auto_pad"]
+    return auto.startswith("SAME") or (auto != "VALID" and any(pads or ()))
+
+
+def rules(sums: type[Sums]) -> tuple[Rewrite, ...]:
+    """Return the rules by which products of integers become such sums."""
+    return tuple(
+        rule(sums) for rule in (ConvIntegerAsSums, QlinearConvAsSums, MatmulIntegerAsSums, QlinearMatmulAsSums)
+    )
+
+
+RULES = rules(Sums)

@@ -17,10 +17,11 @@ from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.layout import Accepts, Layout
-from renorm.ops.schedules import blocks, paired_weights
+from renorm.ops.schedules import blocks, dot_weights
 from renorm.passes.context import Context
 
-_DTYPES = ("float32", "float16", "bfloat16")  # what is computed in float32, whose lanes blocks have
+# What is computed in 32 bits, whose lanes blocks have
+_DTYPES = ("float32", "float16", "bfloat16", "int32", "uint8")
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def _of_a_matrix_unit(values: Sequence[Value], context: Context) -> Iterator[Lay
         if n % machine.lanes(4) == 0 or n % 2:
             continue
         layout, alike = Layout(1, n), (u for v in rounded if v.shape[1] == n for u in v.readers)
-        if n >= paired_weights.FEWEST or any(_is_multiplied(u, layout, context) for u in alike):
+        if n >= dot_weights.FEWEST or any(_is_multiplied(u, layout, context) for u in alike):
             yield layout
 
 
@@ -155,7 +156,7 @@ def _is_multiplied(node: Node, layout: Layout, context: Context) -> bool:
         return False
     if layout.refuses(x.shape) is not None or node.op.values.get("group", 1) != 1:
         return False
-    return paired_weights.held(node, 1, replace(layout, dtype=x.held_dtype), machine) is not None
+    return dot_weights.held(node, 1, replace(layout, dtype=x.held_dtype), machine) is not None
 
 
 def is_foreign(node: Node, target: Target) -> bool:

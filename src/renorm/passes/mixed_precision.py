@@ -21,6 +21,7 @@ from math import prod
 
 from renorm.core import dtypes
 from renorm.core.dims import is_static, static
+from renorm.core.dots import PAIRS
 from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.graph import registry
@@ -60,7 +61,9 @@ class ChoosePrecision:
 def multiplies(target: Target, precision: str) -> bool:
     """Return whether kernels for a machine multiply what memory holds in this precision as it is; else they widen it
     first."""
-    return uses_matrix_unit(target, precision) or (precision == "bfloat16" and Machine.of(target.machine_target).pairs)
+    return uses_matrix_unit(target, precision) or (
+        precision == "bfloat16" and PAIRS in Machine.of(target.machine_target).dots
+    )
 
 
 def uses_matrix_unit(target: Target, precision: str) -> bool:

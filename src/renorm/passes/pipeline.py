@@ -37,6 +37,7 @@ from renorm.passes import (
 )
 from renorm.passes.algorithms import ChooseAlgorithms
 from renorm.passes.around_batch_norms import JoinBatchNorms
+from renorm.passes.byte_products import KeepBlocks, MultiplyBytes, ReadBytes, ScaleByReciprocals
 from renorm.passes.common_subexpressions import ShareCommon
 from renorm.passes.constants import FixStaticOperands, FoldConstants
 from renorm.passes.context import Context, Pass, check_keep
@@ -88,6 +89,7 @@ KERNELS: list[tuple[int, Pass]] = [
     (2, JoinBatchNorms()),
     (2, ApplyRules(flattened_products.RULES)),
     (2, RemoveDeadCode()),  # views, beside which patterns would find other readers
+    (3, MultiplyBytes()),
     (2, ApplyRules(IN_KERNELS)),
     (2, MultiplyIntegers()),
     (1, FoldConstants()),
@@ -97,6 +99,10 @@ KERNELS: list[tuple[int, Pass]] = [
     (3, ChooseAlgorithms()),
     (3, StatisticsOfTiles()),
     (3, ShareCommon()),  # the same weight, transformed for several
+    (3, KeepBlocks()),
+    (3, ReadBytes()),
+    (3, ScaleByReciprocals()),
+    (0, RemoveDeadCode()),
     (0, OneNodePerKernel()),
     (2, Fuse()),
     (0, ChoosePrecision()),  # of what goes from kernel to kernel

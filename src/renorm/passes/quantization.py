@@ -23,6 +23,7 @@ from renorm.ops.shared import quantization
 Array = np.ndarray[Any, Any]
 
 # Ops whose results are elements of their first operand, of floats as of integers
+FARTHEST = 255  # integers of 8 bits from their zero point
 MOST = 64  # values that a search for those goes through
 PICKS = ("max_pool", "reshape", "flatten", "transpose", "slice", "squeeze", "unsqueeze", "depth_to_space")
 
@@ -100,6 +101,12 @@ def _cut(v: Value) -> list[Array] | None:
 def are_whole(v: Value, most: int) -> bool:
     """Return whether a value is steps of quantized data, none of them more than `most` from zero."""
     return bool(found := picked_from(v)) and all(_is_whole(x, most) for x in found)
+
+
+def are_counts(v: Value) -> bool:
+    """Return whether a value is steps of quantized data from 0 to 255, which bytes hold."""
+    found = [_cut(x) for x in picked_from(v)]
+    return bool(found) and all(b is not None and b[0].min() >= 0 and b[1].max() <= FARTHEST for b in found)
 
 
 def _is_whole(v: Value, most: int) -> bool:

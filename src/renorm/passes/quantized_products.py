@@ -24,7 +24,7 @@ from renorm.graph.rewrite import Match, Plan, Rewrite, node_of
 from renorm.ops.shared import quantization
 from renorm.passes.context import Context
 from renorm.passes.held_integers import is_of_steps, multiplies_pairs
-from renorm.passes.integer_products import Sums, is_one, steps
+from renorm.passes.integer_products import Sums, is_one, is_padded
 from renorm.passes.quantization import Array
 from renorm.passes.rewriting import ApplyRules
 
@@ -74,6 +74,7 @@ class ProductOfIntegers(Rewrite):
     """f(x * x_scale, w * w_scale, b) -> f(x, w) * (x_scale * w_scale) + b, where f is a sum of products"""
 
     product: str
+    sums: type[Sums] = Sums
 
     def pattern(self) -> Any:
         return node_of(self.product)
@@ -97,10 +98,13 @@ class ProductOfIntegers(Rewrite):
             return None
         scales = scale.data.astype(np.float32)
         if op.name == "conv":
-            sums = Sums.of_conv(m.root, held, zero, rounds=True)
+            sums = self.sums.of_conv(m.root, held, zero, rounds=True)
         else:
-            sums = Sums.of_matmul(held, zero, is_turned=axis == 0, rounds=True)
-        return None if sums is None else Plan(lambda m: self._made(m, sums, data, scales))
+            sums = self.sums.of_matmul(held, zero, is_turned=axis == 0, rounds=True)
+        x, x_zero, _ = data
+        if sums is None or not (x.dtype == "float32" or sums.takes(x, x_zero, op.name == "conv" and is_padded(m.root))):
+            return None
+        return Plan(lambda m: self._made(m, sums, data, scales))
 
     @staticmethod
     def _made(m: Match, sums: Sums, data: tuple[Value, Value | None, Array], scales: Array) -> Value:
@@ -108,7 +112,7 @@ class ProductOfIntegers(Rewrite):
         window = [1] * (m.root.output.rank - 2) if m.root.op.name == "conv" else []
         factor = (scale * scales.reshape(-1)).astype(np.float32)
         factor = factor.reshape(-1, *window) if factor.size > 1 else factor.reshape(())
-        y = ops.mul(sums.made(m, x if x.dtype == "float32" else steps(x, zero), "float32"), factor)
+        y = ops.mul(sums.made(m, x, zero, "float32"), factor)
         bias = m.root.inputs[2] if len(m.root.inputs) > 2 else None
         if bias is None:
             return y

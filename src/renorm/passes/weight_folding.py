@@ -3,6 +3,8 @@
     f(x; w, b) * k + shift -> f(x; w', b')            for every op f whose `fold_after` gives w' and b'
     f(x * k + shift; w, b) -> f(x; w', b') + rest     for every op f whose `fold_before` gives them
 
+Where a weight is dequantized on the way, its scales take the factors (dequantized_weights.py).
+
 A constant is rounded once, however many folds end in it, and never edited in place, so that a weight which two nodes
 share stays what it is for the other.
 """
@@ -24,6 +26,7 @@ from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match
 from renorm.graph.types import TensorType
 from renorm.passes.affine import exact, given, scaling, together
+from renorm.passes.dequantized_weights import Dequantized, integers_of, rounded_before, spread_scales
 
 Array = np.ndarray[Any, Any]
 
@@ -49,7 +52,9 @@ class Absorbed:
         given = [*self.given, *[None] * len(self.changed)]
         operands: list[Any] = []
         for parameter, old, before, after in zip(self.op.parsed.operands, olds, given, self.changed):
-            if after is not None and after is not before:
+            if isinstance(after, Dequantized):
+                operands.append(after(m))
+            elif after is not None and after is not before:
                 hint = old.name if isinstance(old, Value) else f"{self.producer.name}.{parameter.name}"
                 dtype = old.dtype if isinstance(old, Value) else y.dtype
                 operands.append(graph.constant(after, hint, m.origin, dtype=dtype))
@@ -101,10 +106,13 @@ def multiply(producer: Node, affine: ChannelMap) -> Scaled | None:
 
 def absorb(producer: Node, affine: ChannelMap) -> Absorbed | Scaled | str:
     """The producer with the affine map in its constants, or why it cannot take it."""
-    multiplied = multiply(producer, affine)
-    if multiplied is not None:
-        return multiplied
-    given = _given(producer)
+    multiplied, rounded = multiply(producer, affine), rounded_before(producer)
+    if multiplied is not None or rounded is not None:
+        return multiplied or rounded or ""
+    given, axes = _given(producer), _dequantized(producer)
+    for i, axis in axes.items():
+        scales = spread_scales(producer.operands[i].producer, axis)
+        given[i] = given[i] if scales is None else scales
     found, rest = producer.op.fold_after(given, affine.axis, affine.k, affine.shift), None
     if isinstance(found, str) and affine.k is not None and affine.shift is not None:
         without = producer.op.fold_after(given, affine.axis, affine.k, None)  # no bias? then the shift stays behind
@@ -115,7 +123,23 @@ def absorb(producer: Node, affine: ChannelMap) -> Absorbed | Scaled | str:
     if isinstance(found, str):
         return f"{found} (node {producer.name!r})"
     op, changed = found
+    for i, axis in axes.items():
+        if changed[i] is not given[i]:
+            taken = Dequantized.of(producer.operands[i].producer, axis, changed[i])
+            if isinstance(taken, str):
+                return f"{taken} (node {producer.name!r})"
+            changed[i] = taken
     return _checked(Absorbed(producer, op, changed, rest, given))
+
+
+def _dequantized(node: Node) -> dict[int, int]:
+    """Return the axis of channels of each operand, by its number, that is a weight of dequantized integers."""
+    types, found = node.operand_types(), dict[int, int]()
+    for i, v in enumerate(node.inputs):
+        axis = node.op.channel_axis(i, types)
+        if axis is not None and integers_of(v) is not None:
+            found[i] = axis
+    return found
 
 
 def absorb_front(consumer: Node, index: int, before: ChannelMap) -> Absorbed | str:
@@ -142,7 +166,7 @@ def _checked(found: Absorbed) -> Absorbed | str:
     given = [*found.given, *[None] * (len(found.changed) - len(found.given)), None]
     names = [*(p.name for p in found.op.parsed.operands), "rest"]
     for name, before, after in zip(names, given, [*found.changed, found.rest]):
-        if after is not None and after is not before and not isinstance(after, TensorType):
+        if after is not None and after is not before and not isinstance(after, (TensorType, Dequantized)):
             reason = _lost(name, before, after, found.producer.output.dtype)
             if reason:
                 return f"{reason} (node {found.producer.name!r})"

@@ -14,6 +14,8 @@ from renorm.runtime.report import ConstantRecord, Extreme
 
 Array = np.ndarray[Any, Any]
 
+_DEQUANTIZES = "dequantize_linear"
+
 
 class Holders:
     """Compares constants with those of the source model, which stay alive as long as this does."""
@@ -21,6 +23,7 @@ class Holders:
     def __init__(self, source: Graph):
         self._names = frozenset(source.constants)
         self._before: dict[tuple[str, int], _Weight] = {}
+        self._dequantizes = {n.name for n in source.nodes if n.op.name == _DEQUANTIZES}
         for node in source.nodes:
             types = node.operand_types()
             for i, v in enumerate(node.inputs):
@@ -41,11 +44,21 @@ class Holders:
         for i, v in self.of(node):
             weight = _Weight(v, node.op.channel_axis(i, types), _groups(node))
             before = self._before.get((node.name, i))
-            if weight.axis is None:
+            if node.op.name == _DEQUANTIZES:
+                made.append(self._of_scales(node, i, v))
+            elif weight.axis is None:
                 made.append(_record(node, v, before, _of_map(v, node), None, node.op.name in ("mul", "div")))
             else:
                 made.append(_record(node, v, before, weight.largest(), _before(weight, before), True))
         return made
+
+    def _of_scales(self, node: Node, index: int, scales: Value) -> ConstantRecord:
+        """Return the record of scales of integers, as of a weight with one number for each channel. The node has a name
+        of its own, and those of the source in its origin."""
+        found = (self._before.get((name, index)) for name in node.origin if name in self._dequantizes)
+        before, now = next((b for b in found if b is not None), None), _of_map(scales, node)
+        then = None if before is None else np.broadcast_to(_of_map(before.value, node), now.shape)
+        return _record(node, scales, before, now, then, True)
 
 
 @dataclass(frozen=True, eq=False)

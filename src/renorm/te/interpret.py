@@ -148,6 +148,8 @@ class _Element:
             case Call(name="popcount", args=(a,)):
                 count = np.vectorize(FUNCTIONS[f"_popcount_{a.dtype}"], otypes=[np.int64])
                 return np.asarray(count(self._value(a).astype(object)))
+            case Call(name="bitcast", args=(a,)):
+                return np.asarray(self._value(a)).astype(a.dtype).view(e.dtype)
             case Call():
                 return np.asarray(_CALLS[e.name](*(self._value(a) for a in e.args)))
             case _:

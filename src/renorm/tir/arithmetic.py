@@ -15,7 +15,7 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.conversion import converted, truncated, wrapping
-from renorm.expr.nodes import INTRINSICS, OF_BITS, fold_integers
+from renorm.expr.nodes import BITCAST, INTRINSICS, OF_BITS, fold_integers
 
 
 def cells(array: np.ndarray[Any, Any], dtype: str) -> list[Any]:
@@ -145,6 +145,11 @@ def _popcount(dtype: str) -> Callable[[int], int]:
     return lambda x: (x & mask).bit_count()
 
 
+def _bitcast(dtype: str, other: str) -> Callable[[Any], Any]:
+    held = dtypes.numpy_dtype(dtype).type
+    return lambda x: (int if dtypes.is_int(other) else dtypes.numpy_dtype(other).type)(held(x).view(other))
+
+
 def _power(a: Any, b: Any) -> Any:
     return type(a)(np.power(np.float64(a), np.float64(b)))
 
@@ -175,6 +180,7 @@ FUNCTIONS: dict[str, Any] = {
     **{f"_wrap_{name}": _wrap(name) for name in _INTEGERS},
     **{f"_toint_{name}": _float_to_int(name) for name in _INTEGERS},
     **{f"_popcount_{name}": _popcount(name) for name in dtypes.INTS},
+    **{f"_bitcast_{name}": _bitcast(name, other) for name, other in BITCAST.items()},
 }
 for _name in ("float32", "float64", "float16"):
     FUNCTIONS[f"_to_{_name}"] = _to_float(_name)
@@ -208,8 +214,8 @@ def cast(source: str, target: str) -> str:
 def call(name: str, dtype: str) -> str:
     """Template of an intrinsic whose first argument has dtype."""
     arguments = "(" + ", ".join(["{}"] * INTRINSICS[name]) + ")"
-    if name == "popcount":
-        return f"_popcount_{dtype}{arguments}"
+    if name in ("popcount", "bitcast"):
+        return f"_{name}_{dtype}{arguments}"
     if not dtypes.is_float(dtype) and name in _INTEGER:
         return f"_wrap_{dtype}(_int_{name}{arguments})"
     if name in _WIDE:

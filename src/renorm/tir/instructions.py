@@ -23,7 +23,7 @@ _QUOTIENT = 5.0  # cycles of quotients and roots of 32 bytes (uops.info: vdivps 
 _FUNCTIONS = {"exp": 14, "sigmoid": 16, "tanh": 20, "erf": 22, "log": 20, "pow": 40}
 _FUNCTION = 30
 _CHEAP = frozenset(
-    {"abs", "floor", "ceil", "round", "trunc", "likely", "isnan", "isinf", "fma", "if_then_else", "sign"}
+    {"abs", "floor", "ceil", "round", "trunc", "likely", "isnan", "isinf", "fma", "if_then_else", "sign", "bitcast"}
 )
 _MOST_STEPS = 4  # between elements of which whole vectors are read
 # Cycles that an instruction on numbers takes from products of 64 bytes, beside which it runs: Intel's share ports with

@@ -224,7 +224,7 @@ class Prediction:
         for loop, n in zip(reversed(nest), reversed(rounds)):
             touched = touched.repeated(self._places, loop.var, max(1.0, n), self._caches)
         if any(isinstance(x, Store) and x.buffer.scope == "register" for x in walk(body)):
-            cycles = 1 / self._machine.products if self._machine.pairs else _PAIRS
+            cycles = 1 / self._machine.products if self._machine.dots else _PAIRS
         elif unit is None:
             cycles = size / self._machine.products
         else:

@@ -19,8 +19,10 @@ def matmul(a: te.Tensor, b: te.Tensor, transp_a: bool = False, transp_b: bool = 
     return product(a, b, transp_a, transp_b).astype(a.dtype)
 
 
-def product(a: te.Tensor, b: te.Tensor, transp_a: bool = False, transp_b: bool = False) -> te.Tensor:
-    """`matmul` in the dtype that is accumulated in."""
+def product(
+    a: te.Tensor, b: te.Tensor, transp_a: bool = False, transp_b: bool = False, wide: str | None = None
+) -> te.Tensor:
+    """`matmul` in the dtype that is accumulated in: `wide`, or None: that of arithmetic on a's."""
     if not a.shape or not b.shape:
         raise OperandError(
             f"topi.matmul: {a.name} {list(a.shape)} times {b.name} {list(b.shape)}: no operand has rank 0"
@@ -36,7 +38,7 @@ def product(a: te.Tensor, b: te.Tensor, transp_a: bool = False, transp_b: bool =
     m = (a.shape[-1 if transp_a else -2],) if rows else ()
     n = (b.shape[-2 if transp_b else -1],) if columns else ()
     k = te.reduce_axis((0, inner_a), name="k")
-    wide = dtypes.compute_dtype(a.dtype)
+    wide = wide or dtypes.compute_dtype(a.dtype)
 
     def operand(t: te.Tensor, lead_index: tuple[Expr, ...], last: tuple[Expr, ...]) -> Expr:
         own = t.shape[: len(t.shape) - len(last)]

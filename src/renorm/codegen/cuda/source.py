@@ -80,6 +80,12 @@ _WIDE = {2: "short", 4: "int", 8: "int2", 16: "int4"}  # by the bytes of an acce
 
 # intrinsics whose C name differs from ours; float gets an `f` after it
 _C_NAMES = {"abs": "fabs", "round": "rint"}
+_BITCAST = {
+    "int32": "__float_as_int",
+    "int64": "__double_as_longlong",
+    "float32": "__int_as_float",
+    "float64": "__longlong_as_double",
+}
 _OWN = {
     "sigmoid": "{t} {name}({t} x) {{ return 1 / (1 + exp{f}(-x)); }}",
     "sign": "{t} {name}({t} x) {{ return x > 0 ? 1 : x < 0 ? -1 : x; }}",  # NaN and zeros as they are
@@ -487,6 +493,8 @@ class _Function:
                 return f"({args[0]} ? {args[1]} : {args[2]})"
             case "isnan" | "isinf":
                 return f"{e.name}({args[0]})"
+            case "bitcast":
+                return f"{_BITCAST[e.dtype]}({args[0]})"
             case "popcount":
                 return f"__popcll({args[0]})"
             case "bitwise_and" | "bitwise_or" | "bitwise_xor":

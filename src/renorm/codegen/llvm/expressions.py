@@ -217,6 +217,8 @@ class Expressions:
         first, dtype = args[0], e.args[0].dtype
         if e.name == "likely":
             return first
+        if e.name == "bitcast":
+            return f.convert("bitcast", first, types.register_type(e.dtype).element)
         if dtypes.is_float(dtype):
             return math.call(f, e.name, args)
         zero, element, unsigned = constant(first.type, 0), first.type.element, types.is_unsigned(dtype)

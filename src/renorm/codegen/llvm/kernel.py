@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from math import inf
 
 from renorm.codegen.llvm import types
+from renorm.codegen.llvm.dots import Dots
 from renorm.codegen.llvm.expressions import Expressions
 from renorm.codegen.llvm.matrices import Matrices
 from renorm.codegen.llvm.memory import NONTEMPORAL, Storage
-from renorm.codegen.llvm.pairs import Pairs
 from renorm.codegen.llvm.ssa import I8, I64, PTR, Function, Value, constant
 from renorm.codegen.llvm.subtarget import subtarget
 from renorm.codegen.llvm.turned import Turns
 from renorm.codegen.phases import Phase
-from renorm.core import dtypes
+from renorm.core import dots, dtypes
 from renorm.core.errors import InternalError, InvalidLoops
 from renorm.core.target import Target
 from renorm.expr import rewrite
@@ -121,10 +121,10 @@ class _PhaseEmitter:
         self.x = Expressions(self.f, propagates=target.machine == "aarch64")
         self._vector_bytes = target.vector_bytes
         self._matrices = Matrices(self.f, self.x) if target.has_tiles else None
-        self._pairs = Pairs(self.f, self.x) if target.has_pairs else None
+        self._dots = Dots(self.f, self.x, [dot for dot in dots.ALL if target.has_dot(dot)])
         self._turns = Turns(self.f, self.x)
         # scratch in bfloat16 is there for matrix units, to which subnormal numbers are 0
-        self._loses_subnormals = target.has_tiles and target.has_pairs
+        self._loses_subnormals = target.has_tiles and target.has_dot(dots.PAIRS)
         self._arguments = arguments
         self._scratch = scratch
         self._stride = stride
@@ -241,7 +241,7 @@ class _PhaseEmitter:
                 f"kernel {self._kernel.name}: loop {s.var.name} is bound to {s.kind}, which a CPU does not have",
                 do='use target="cuda", or a schedule without bind',
             )
-        units = (self._matrices, self._pairs, self._turns) if s.kind == "tensorized" else ()
+        units = (self._matrices, self._dots, self._turns) if s.kind == "tensorized" else ()
         if any(unit is not None and unit.emit(s) for unit in units):
             return
         indices = self.x.indices

@@ -21,6 +21,7 @@ from renorm.codegen.llvm.expressions import Expressions
 from renorm.codegen.llvm.nests import count, factors_of, first, is_zero, nest, slopes_of
 from renorm.codegen.llvm.ssa import I8, PTR, Function, Value
 from renorm.core import dtypes
+from renorm.core.dots import PAIRS
 from renorm.core.machine import MatrixUnit
 from renorm.expr.nodes import Expr, Load, Var
 from renorm.expr.rewrite import loads
@@ -257,7 +258,7 @@ def _tile_of(loops: Sequence[For], of_c: Mapping[Var, int]) -> _Tile | None:
 def _product(s: For, accumulators: Buffer) -> _Product | None:
     """The product of matrices that tensorized loops are; None where they are none."""
     loops, store = nest(s)
-    found = (factors_of(store) or ()) if s.kind == "tensorized" and store is not None else ()
+    found = (factors_of(store, PAIRS) or ()) if s.kind == "tensorized" and store is not None else ()
     sides = [x for x in found if isinstance(x, Load) and x.predicate is None]
     buffers = [x.source for x in sides if isinstance(x.source, Buffer)]
     if store is None or store.buffer is not accumulators or len(buffers) != 2:

@@ -1,9 +1,10 @@
-"""Reading tensorized loops: the store that they hold, slopes of its indices, and factors of bfloat16."""
+"""Reading tensorized loops: the store that they hold, slopes of its indices, and factors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from renorm.core.dots import Dot
 from renorm.expr.linear import linear
 from renorm.expr.nodes import Binary, Cast, Const, Expr, Load, Var
 from renorm.expr.rewrite import depends_on, same, substitute
@@ -20,8 +21,9 @@ def nest(s: For) -> tuple[list[For], Store | None]:
     return loops, body if isinstance(body, Store) and body.predicate is None else None
 
 
-def factors_of(store: Store) -> tuple[Expr, Expr] | None:
-    """Return a and b, of bfloat16, where `store` is C[i] = C[i] + float32(a) * float32(b); else None."""
+def factors_of(store: Store, dot: Dot) -> tuple[Expr, Expr] | None:
+    """Return a and b, data and weight of an instruction, where `store` is C[i] = C[i] + wide(a) * wide(b), in the dtype
+    of its sums; else None. Where both are of one dtype, either may be the data."""
     match store.value:
         case Binary(op="+", a=Load() as c, b=Binary(op="*", a=Cast(a=a), b=Cast(a=b))):
             pass
@@ -29,9 +31,9 @@ def factors_of(store: Store) -> tuple[Expr, Expr] | None:
             pass
         case _:
             return None
-    if c.source is not store.buffer or store.buffer.dtype != "float32" or not same(c.indices[0], store.index):
+    if c.source is not store.buffer or store.buffer.dtype != dot.sums or not same(c.indices[0], store.index):
         return None
-    return (a, b) if a.dtype == b.dtype == "bfloat16" else None
+    return next(((x, y) for x, y in ((a, b), (b, a)) if (x.dtype, y.dtype) == (dot.data, dot.weight)), None)
 
 
 def slopes_of(index: Expr, loops: Sequence[For]) -> dict[Var, int] | None:

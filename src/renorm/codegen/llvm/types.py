@@ -11,6 +11,7 @@ from __future__ import annotations
 from renorm.codegen.llvm.ssa import Function, Type, Value, constant, vector
 from renorm.codegen.llvm.stored_types import decoded, encoded
 from renorm.core import dtypes
+from renorm.core.conversion import limits
 
 _BYTES = dict.fromkeys(dtypes.STORED, "i8")
 _REGISTER = {"float64": "double", "float32": "float", "float16": "float", "bfloat16": "float", "bool": "i1"} | _BYTES
@@ -86,6 +87,8 @@ def cast(f: Function, value: Value, source: str, target: str) -> Value:
             return from_memory(f, to_memory(f, single, target), target)
         return f.convert("fptrunc" if target == "float32" and source == "float64" else "fpext", value, element)
     if from_float:
+        if source != "float64" and value.type.lanes > 1 and register_type(target).bits < 32:
+            return f.convert("trunc", _cut(f, value, target), element)
         name = "fptoui.sat" if is_unsigned(target) else "fptosi.sat"
         return f.intrinsic(name, value, type=value.type.of(element))
     if to_float:
@@ -98,6 +101,17 @@ def cast(f: Function, value: Value, source: str, target: str) -> Value:
     if bits_from == bits_to:
         return value
     return f.convert("trunc" if bits_from > bits_to else "zext" if is_unsigned(source) else "sext", value, element)
+
+
+def _cut(f: Function, value: Value, target: str) -> Value:
+    """Return what the integers of at most 16 bits are that vectors of float32 become, in 32 bits, since LLVM would make
+    them one by one: cut to the range of the dtype by comparisons, of which a NaN is no part."""
+    low, high = (constant(value.type, end) for end in limits(target))
+    if not is_unsigned(target):
+        value = f.select(f.compare("fcmp ord", value, value), value, constant(value.type, 0))
+    value = f.select(f.compare("fcmp ogt", value, low), value, low)
+    value = f.select(f.compare("fcmp olt", value, high), value, high)
+    return f.convert("fptosi", value, "i32")
 
 
 def _encodable(f: Function, value: Value, source: str, target: str) -> Value:

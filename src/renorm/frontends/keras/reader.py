@@ -277,6 +277,8 @@ class Reader:
             if held is None:
                 continue
             value = held.value if isinstance(held, First) else held
+            if not isinstance(value, Value):
+                raise InvalidModel(f"its result would be {type(value).__name__}, and no tensor")
             if value.producer in made and value.name != path:
                 self.graph.rename(value, path, exact=False)
             tensor = Tensor(self.graph, value.name)

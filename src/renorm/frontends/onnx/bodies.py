@@ -94,7 +94,7 @@ def _schema(node: NodeProto, domain: str, version: int) -> Any:
         return None
     import onnx
 
-    has = version < 1 << 31 and onnx.defs.has(node.op_type, version, domain)
+    has = 0 < version < 1 << 31 and onnx.defs.has(node.op_type, version, domain)
     return onnx.defs.get_schema(node.op_type, version, domain) if has else None
 
 

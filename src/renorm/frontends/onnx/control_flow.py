@@ -19,13 +19,15 @@ from renorm.core import dtypes
 from renorm.core.dims import Dim, Sym
 from renorm.core.errors import InvalidModel, UnsupportedOp, UntoldOperand
 from renorm.core.shapes import normalize_axis
+from renorm.frontends.onnx.held import chosen_by, described
 from renorm.frontends.onnx.messages import GraphProto, NodeProto
 from renorm.graph.deciding import sources
 from renorm.graph.interpret import Known
 from renorm.graph.ir import Value
 
 if TYPE_CHECKING:
-    from renorm.frontends.onnx.reader import Reader, Scope
+    from renorm.frontends.onnx.reader import Reader
+    from renorm.frontends.onnx.scope import Scope
 
 Results = Sequence[Value | None]
 Reading = Generator[tuple[Sequence[NodeProto], "Scope"], None, Results]
@@ -59,8 +61,10 @@ def _branch(
             raise InvalidModel(f"If has no {'then_branch' if chosen else 'else_branch'}")
         names = {made.name: str(scope.names.get(out, out)) for made, out in zip(taken.g.output, proto.output)}
         return (yield from _once(reader, taken.g, {}, reader.scope_of(taken.g, scope), names, ""))
+    if None in branches:
+        raise InvalidModel("If has no then_branch, or no else_branch")
     deciding = sources(reader.graph, condition)
-    if None in branches or (deciding and not any(dtypes.is_float(v.dtype) for v in deciding)):
+    if deciding and not reader.has_data and not any(dtypes.is_float(v.dtype) for v in deciding):
         raise _untold(condition, what)
     both = list[Results]()
     for k, taken in enumerate(branches):
@@ -75,11 +79,11 @@ def _branch(
         if one is None or other is None:
             made.append(None)
             continue
-        if one.type != other.type:
+        if described(one) != described(other):
             untold = _untold(condition, what)
-            facts = [f"then  {one.type}", f"else  {other.type}", "of one type, both would be computed"]
+            facts = [f"then  {described(one)}", f"else  {described(other)}", "of one type, both would be computed"]
             raise UntoldOperand(untold.headline, facts, untold.do, condition)
-        made.append(ops.where(scalar, one, other))
+        made.append(chosen_by(scalar, one, other))
     reader.assumed.append(
         f"both branches of If {name!r} are computed, and one is chosen: data say which. What they demand of data "
         "(checked=True) is asked of both"
@@ -99,7 +103,7 @@ def _loop(
             f"Loop: its body takes {len(body.input)} values and gives {len(body.output)}",
             [f"{count} are carried: expected {count + 2}, and {count + 1} or more"],
         )
-    rounds = None if limit is None else _number(reader, limit, f"the number of rounds {limit.name!r} of Loop")
+    rounds = None if limit is None else whole_number(reader, limit, f"the number of rounds {limit.name!r} of Loop")
     if rounds is None and condition is None:
         raise InvalidModel("Loop has neither a number of rounds nor a condition: it has no end")
     going = condition is None or _known(reader, condition, f"the condition {condition.name!r} of Loop")
@@ -238,7 +242,8 @@ def _known(reader: Reader, value: Value, what: str) -> bool:
     return found
 
 
-def _number(reader: Reader, value: Value, what: str) -> int:
+def whole_number(reader: Reader, value: Value, what: str) -> int:
+    """Return an integer. Raises UntoldOperand where it is not known."""
     if not dtypes.is_int(value.dtype):
         raise InvalidModel(f"{what} is {value.type}, not an integer")
     found = _element(value, what)

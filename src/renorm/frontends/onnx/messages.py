@@ -95,14 +95,26 @@ class TensorType(Message):
     shape: TensorShapeProto = message(2, lambda: TensorShapeProto)
 
 
+class SequenceType(Message):
+    """TypeProto.Sequence."""
+
+    elem_type: TypeProto = message(1, lambda: TypeProto)
+
+
+class OptionalType(Message):
+    """TypeProto.Optional."""
+
+    elem_type: TypeProto = message(1, lambda: TypeProto)
+
+
 class TypeProto(Message):
     exclusive = True
     tensor_type: TensorType = message(1, lambda: TensorType)
-    sequence_type: Message = message(4, lambda: Message)
+    sequence_type: SequenceType = message(4, lambda: SequenceType)
     map_type: Message = message(5, lambda: Message)
     opaque_type: Message = message(7, lambda: Message)
     sparse_tensor_type: Message = message(8, lambda: Message)
-    optional_type: Message = message(9, lambda: Message)
+    optional_type: OptionalType = message(9, lambda: OptionalType)
 
 
 class ValueInfoProto(Message):

@@ -22,7 +22,13 @@ from renorm.frontends.onnx.messages import GraphProto, ModelProto, NodeProto, gr
 from renorm.graph import registry
 
 NEWEST_OPSET = 28  # definitions of ai.onnx up to this one have been compared with the ops that claim them
-BUILT_IN = ("Constant", "If", "Loop", "Scan")  # ops of ai.onnx that the reader itself understands
+BUILT_IN = frozenset(  # ops of ai.onnx that the reader itself understands
+    {
+        *("Constant", "If", "Loop", "Scan", "ConcatFromSequence", "SplitToSequence"),
+        *("Optional", "OptionalGetElement", "OptionalHasElement", "SequenceAt", "SequenceConstruct", "SequenceEmpty"),
+        *("SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap"),
+    }
+)
 
 
 @dataclass(frozen=True)

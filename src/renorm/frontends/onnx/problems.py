@@ -87,6 +87,7 @@ def _inferred_types(source: Source) -> dict[str, str]:
         import onnx.shape_inference
 
         model = source.proto()
+        onnx.checker.check_model(model)  # of a damaged one, inference may read what is not there, and crash
         model = onnx.shape_inference.infer_shapes(model)
     return {v.name: _type(v) for v in (*getattr(model.graph, "value_info", ()), *model.graph.output)}
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from renorm.core import dtypes
 from renorm.core.dims import Dim, Sym, substitute_shape
 from renorm.core.errors import (
     InvalidModel,
@@ -37,7 +38,8 @@ from renorm.core.limits import DEFAULT, Limits
 from renorm.core.room import WORTH_A_THREAD, start_thread
 from renorm.core.stated import STATED, Declared, Stated, Undecided, stated
 from renorm.frontends.diagnosis import ASSUMPTIONS, diagnose
-from renorm.frontends.onnx import bodies, control_flow, tensors
+from renorm.frontends.onnx import bodies, control_flow, hosting, sequence_inputs, sequences, tensors
+from renorm.frontends.onnx.held import Held
 from renorm.frontends.onnx.messages import (
     AttributeProto,
     AttributeType,
@@ -50,9 +52,19 @@ from renorm.frontends.onnx.messages import (
     graphs,
     topological,
 )
-from renorm.frontends.onnx.model import BUILT_IN, Source, is_newer, load, op_key, standard_domain, value_names
+from renorm.frontends.onnx.model import (
+    BUILT_IN,
+    NEWEST_OPSET,
+    Source,
+    is_newer,
+    load,
+    op_key,
+    standard_domain,
+    value_names,
+)
 from renorm.frontends.onnx.problems import problem, raise_all
 from renorm.frontends.onnx.provenance import KEY, Provenance, SourceNode
+from renorm.frontends.onnx.scope import Scope
 from renorm.frontends.problems import Problem, together
 from renorm.graph import registry
 from renorm.graph.attributes import Type
@@ -60,8 +72,6 @@ from renorm.graph.deciding import BRANCHING, inputs_of, settle, sources
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.op import OnnxNode, OpDef
 from renorm.ops.identity import Identity
-
-Elements = Callable[[str], tensors.Array]  # those of an initializer, given how errors call it
 
 
 def read(
@@ -87,35 +97,6 @@ def _touch(content: mmap) -> None:
     np.frombuffer(content, np.uint8)[::PAGESIZE].max()
 
 
-class Scope:
-    """The names of one graph: values made so far, and initializers, which become constants when first read. Those of
-    the graph around it can be seen too. opsets: version by domain, by which its nodes are read. place: what stands
-    behind names of nodes, which a body that is read several times has as often."""
-
-    def __init__(self, outer: Scope | None = None, opsets: Mapping[str, int] | None = None):
-        self.outer = outer
-        self.place = outer.place if outer is not None else ""
-        self.opsets = (outer.opsets if outer is not None else {}) if opsets is None else opsets
-        self.values: dict[str, Value | None] = {}  # None: its node could not be read
-        self.initializers: dict[str, Elements] = {}
-        self.names: dict[str, str] = {}  # of results of a branch: the names that the If gives them
-
-    def holding(self, name: str) -> Scope | None:
-        """Return the innermost scope that has that name."""
-        at: Scope | None = self
-        while at is not None and name not in at.values and name not in at.initializers:
-            at = at.outer
-        return at
-
-    def seen(self) -> list[str]:
-        """Return all names."""
-        at, found = self, list[str]()
-        while at is not None:
-            found += (*at.values, *at.initializers)
-            at = at.outer
-        return found
-
-
 class Reader:
     def __init__(
         self,
@@ -136,6 +117,10 @@ class Reader:
         self.provenance.properties.update((p.key, p.value) for p in source.model.metadata_props)
         self.graph.metadata[KEY] = self.provenance
         self.problems: list[Problem] = []
+        self.root = Scope(opsets=self.opsets)
+        self.top = NodeProto()  # the node of the graph itself that is being read
+        self.has_data = False  # inputs are what a network computes: no graph is read for each of their elements
+        self.hosted = dict[int, NodeProto]()  # by problems of loops and branches: nodes of the graph itself
         self.missing: list[tuple[NodeProto, str]] = []  # nodes whose op renorm does not define
         self.declared: Sequence[Declared] = ()
         self.branching = set[Value]()  # inputs of which is taken to be so what decides a branch
@@ -149,7 +134,7 @@ class Reader:
         self.read_names |= {o.name for g in graphs(proto) for o in g.output}
 
     def read(self) -> Graph:
-        proto, scope = self.source.model.graph, Scope(opsets=self.opsets)
+        proto, scope = self.source.model.graph, self.root
         self.hold_initializers(proto, scope)
         self._inputs([given for given in proto.input if given.name not in scope.initializers], scope)
         self._nodes(proto.node, scope)
@@ -157,10 +142,10 @@ class Reader:
         self._raise_undecided()
         raise_all(self.missing, self.problems, self.source)
         self._note_assumptions()
-        for out, value in zip(proto.output, made):
-            assert value is not None  # raise_all has reported every value that could not be made
-            if value.name != out.name:
-                value = self.graph.apply(Identity(), [value], name=f"Identity_{out.name}", outputs=[out.name])
+        whole = [v for v in made if v is not None]  # raise_all has reported every value that could not be made
+        for name, value in sequence_inputs.spread(self, proto.output, whole):
+            if value.name != name:
+                value = self.graph.apply(Identity(), [value], name=f"Identity_{name}", outputs=[name])
             self.graph.outputs.append(value)
         settle(self.graph, self.branching)
         self.graph.metadata[BRANCHING] = tuple(v.name for v in self.branching)
@@ -180,9 +165,12 @@ class Reader:
     def _raise_undecided(self) -> None:
         """Raise Undecided where nothing is wrong but that elements of inputs are not known."""
         by = set[Value]()
-        for p in self.problems:
+        for place, p in enumerate(self.problems):
             operand = p.error.operand if isinstance(p.error, UntoldOperand) else None
             found = sources(self.graph, operand) if isinstance(operand, (Value, Sym)) else None
+            is_data = not found or self.has_data or any(dtypes.is_float(v.dtype) for v in found)
+            if place in self.hosted and is_data:
+                continue  # floats are data: a module for each of them would be one for each call
             if not found:
                 return
             by |= found
@@ -190,6 +178,7 @@ class Reader:
             told = together(self.problems, self.source.label)
             names = tuple(v.name for v in self.graph.inputs if v in by)
             raise Undecided(told.headline, told.facts, told.do, self.declared, names, self.graph.name) from told
+        hosting.require(self)
 
     def _note_assumptions(self) -> None:
         for op_type, count in self.taken_early.items():
@@ -217,11 +206,17 @@ class Reader:
     def _inputs(self, given: Sequence[ValueInfoProto], scope: Scope) -> None:
         """Add inputs (what has an initializer is a constant, whatever the IR version), of extents as users state
         them."""
-        found = list[Declared]()
+        found, several = list[Declared](), list[sequence_inputs.Parts]()
         for one in given:
-            scope.values[one.name] = None
+            is_twice, scope.values[one.name] = one.name in scope.values, None
             try:
-                found.append(self._input(one))
+                if is_twice:
+                    raise InvalidModel(f"input {one.name!r} is listed twice")
+                if one.type.WhichOneof("value") in sequence_inputs.TYPES:
+                    several.append(sequence_inputs.Parts(one, self))
+                    found += map(self._input, several[-1].inputs)
+                else:
+                    found.append(self._input(one))
             except RenormError as error:
                 self._fault(error)
         asked = (None, None) if self.problems else (self.shapes, self.values)
@@ -237,6 +232,8 @@ class Reader:
                 held = self.graph.input(one.name, one.dtype, substitute_shape(one.shape, extents))
                 held.deciding = substitute_shape(one.deciding, extents)
             scope.values[one.name] = held
+        for parts in several:
+            scope.values[parts.name] = parts.held(scope.values)
 
     def _input(self, given: ValueInfoProto) -> Declared:
         label = f"{self.source.label}: input {given.name!r}"
@@ -310,20 +307,26 @@ class Reader:
             scope.values.update((out, None) for place in {*range(len(nodes))} - {*order} for out in nodes[place].output)
         for place in order:
             proto, name = nodes[place], _name(nodes[place], place) + scope.place
+            self.top = proto if scope.outer is None else self.top
             if not proto.op_type:
                 self._fault(InvalidModel(f"node {place} has no op type"))
                 scope.values.update((out, None) for out in proto.output if out)
                 continue
             operands = self._operands(proto, name, scope)
             if any(v is None and n for v, n in zip(operands, proto.input)):
-                self._note_missing(proto, name, scope)
+                self.note_missing(proto, name, scope)
                 results: Sequence[Value | None] = [None] * len(proto.output)
             elif twice := [out for out in proto.output if out and scope.holding(out) is not None]:
                 error = InvalidModel(f"it makes {twice[0]!r}, which exists already")
                 self._fault(error, proto, name)
                 continue
             elif proto.op_type in control_flow.OPS and not standard_domain(proto.domain):
-                results = yield from self._ended(proto, name, operands, scope)
+                results = yield from self._ended(control_flow.results, proto, name, operands, scope)
+            elif sequences.takes(proto, operands):
+                results = yield from self._ended(sequences.results, proto, name, operands, scope)
+            elif held := [v for v in operands if isinstance(v, Held)]:
+                self._fault(held[0].mistaken(), proto, name)
+                results = [None] * len(proto.output)
             elif self._is_body(proto, scope):
                 results = yield from self._body(proto, name, operands, scope)
             else:
@@ -359,14 +362,14 @@ class Reader:
                 return [self._constant(proto, name, scope)]
             if not domain and proto.op_type == "Identity" and operands and operands[0] and operands[0].is_constant:
                 return [operands[0]]
-            if self._note_missing(proto, name, scope):
+            if self.note_missing(proto, name, scope):
                 return [None] * len(proto.output)
             return self._apply(proto, name, operands, scope)
         except RenormError as error:
             self._fault(error, proto, name)
             return [None] * len(proto.output)
 
-    def _note_missing(self, proto: NodeProto, name: str, scope: Scope) -> bool:
+    def note_missing(self, proto: NodeProto, name: str, scope: Scope) -> bool:
         """Return whether renorm does not define this node's op; noted if so."""
         domain = standard_domain(proto.domain)
         known = self._definition(proto, scope) is not None and not is_newer(proto, scope.opsets[domain])
@@ -392,10 +395,11 @@ class Reader:
             domain = standard_domain(proto.domain)
             body = bodies.body_of(proto, domain, scope.opsets[domain], operands, name)
             self.expand(len(body.nodes), f"last of {proto.op_type}")
-            for imported, version in body.versions.items():
+            opsets = {"": NEWEST_OPSET, **scope.opsets, **body.versions}  # a body may apply ops that no node does
+            for imported, version in opsets.items():
                 self.opsets.setdefault(imported, version)
             self.read_names |= body.read_names
-            inner = Scope(Scope(), {**scope.opsets, **body.versions})  # it sees no names of the graph around it
+            inner = Scope(Scope(), opsets)  # it sees no names of the graph around it
             inner.values.update(zip(body.inputs, operands))
             inner.names = {made: str(scope.names.get(out, out)) for made, out in zip(body.outputs, proto.output)}
             yield body.nodes, inner
@@ -435,14 +439,16 @@ class Reader:
         node = OnnxNode(proto.op_type, opset, name, tuple(operands), outputs, given, self.assumed)
         try:
             made = op.from_onnx(node)
-        except RenormError:
+        except (RenormError, MemoryError) as error:
+            if isinstance(error, UserCodeError) and registry.is_own(op):  # raised by what infers types
+                raise InvalidModel(f"operands and attributes do not fit: {error.headline}", error.facts) from error
             raise
         except Exception as error:  # an op may stand in a user's file and fail in any way
-            types = ", ".join("-" if v is None else str(v.type) for v in operands)
-            raise UserCodeError(
-                f"op {op.name} failed to read it: {type(error).__name__}: {error}",
-                [f"operands {types}", raised_at(error)],
-            ) from error
+            said, types = f"{type(error).__name__}: {error}", ["-" if v is None else str(v.type) for v in operands]
+            facts = [f"operands {', '.join(types)}", raised_at(error)]
+            if registry.is_own(op):  # which reads what the format allows
+                raise InvalidModel(f"operands and attributes do not fit: {said}", facts) from error
+            raise UserCodeError(f"op {op.name} failed to read it: {said}", facts) from error
         results = list(made) if isinstance(made, (tuple, list)) else [made]
         new = self.graph.nodes[before:]
         owned = {v for n in new for v in n.outputs}
@@ -457,6 +463,8 @@ class Reader:
             values.append(value)
         for n in new:
             n.origin = (name,)
+        if domain and new:  # a node of another domain may be read as ops of ai.onnx, in a model that has none
+            self.opsets.setdefault("", NEWEST_OPSET)
         is_one = len(new) == 1 and scope.opsets[domain] == self.opsets[domain]
         if is_one and _keeps_operands(new[0], operands) and [v for v in values if v in new[0].outputs] == values:
             present = tuple(v is not None for v in new[0].inputs)
@@ -509,21 +517,39 @@ class Reader:
             case AttributeType.INTS:
                 return list(attribute.ints)
             case AttributeType.FLOAT:
-                return _shortest(attribute.f)
+                return tensors.shortest(attribute.f)
             case AttributeType.FLOATS:
-                return [_shortest(f) for f in attribute.floats]
+                return [tensors.shortest(f) for f in attribute.floats]
             case AttributeType.UNDEFINED:
                 raise InvalidModel(f"{what} has no type")
             case _:
                 raise UnsupportedOp(f"{what} is a {AttributeType(attribute.type).name.lower()}")
 
     def _ended(
-        self, proto: NodeProto, name: str, operands: list[Value | None], scope: Scope
+        self,
+        reading: Callable[..., sequences.Reading],
+        proto: NodeProto,
+        name: str,
+        operands: list[Value | None],
+        scope: Scope,
     ) -> Generator[tuple[Sequence[NodeProto], Scope], None, Sequence[Value | None]]:
-        """Return the results of an If, a Loop or a Scan, whose bodies are read into this graph."""
+        """Return the results of a node by what reads it, and bodies that it has, into this graph."""
         try:
-            return (yield from control_flow.results(self, proto, name, operands, scope))
+            return (yield from reading(self, proto, name, operands, scope))
+        except (
+            ValueError,
+            IndexError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            ArithmeticError,
+        ) as error:  # a damaged file
+            why = f"operands, attributes and bodies do not fit: {type(error).__name__}: {error}"
+            self._fault(InvalidModel(why, [raised_at(error)]), proto, name)
+            return [None] * len(proto.output)
         except RenormError as error:
+            if isinstance(error, UntoldOperand):
+                self.hosted[len(self.problems)] = self.top
             self._fault(error, proto, name)
             return [None] * len(proto.output)
 
@@ -563,12 +589,6 @@ class Reader:
 def _name(node: NodeProto, place: int) -> str:
     """Return the name of a node, which may have none in its file."""
     return node.name or f"{node.op_type}_{place}"
-
-
-def _shortest(stored: float) -> float:
-    """Return the shortest decimal that rounds to the stored float32: 1e-05, where widening would give
-    9.99999974e-06."""
-    return float(str(np.float32(stored)))
 
 
 def _keeps_operands(node: Node, operands: list[Value | None]) -> bool:

@@ -189,3 +189,9 @@ def _external(
             packed = np.memmap(data, np.uint8, "r", offset, needed)
             return _unpacked(packed.data, dtype, count).reshape(shape)
         return np.asarray(np.memmap(data, dtype, "r", offset, shape))
+
+
+def shortest(stored: float) -> float:
+    """Return the shortest decimal that rounds to the stored float32: 1e-05, where widening would give
+    9.99999974e-06."""
+    return float(str(np.float32(stored)))

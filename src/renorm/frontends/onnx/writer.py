@@ -22,8 +22,9 @@ from renorm.core.errors import InternalError, UnsupportedOp
 from renorm.frontends.files import replaced
 from renorm.frontends.onnx import tensors
 from renorm.frontends.onnx.provenance import KEY, Provenance
-from renorm.graph import registry
+from renorm.graph import interpret, registry
 from renorm.graph.ir import Graph, Node, Value
+from renorm.graph.op import OpDef
 
 INLINE_LIMIT = 2**31 - 2**24  # bytes of weights that fit beside the rest in one protobuf message, whose limit is 2 GiB
 _OF_RUNTIME = {"Gemm": 7}  # opsets since which ONNX Runtime has kernels of ops that passes bring in
@@ -43,7 +44,7 @@ def write(
     to the model before it is written. Raises UnsupportedOp that names every node which ONNX cannot express at the
     graph's opset.
     """
-    model = _Writer(graph).model()
+    model = _Writer(_spelled(graph)).model()
     if attach is not None:
         attach(model)
     if path is None:
@@ -89,6 +90,20 @@ def vocabulary(graph: Graph, path: str | os.PathLike[str]) -> Callable[[str], bo
     return lambda op: any(is_there(key) for key in registry.find(op).onnx if "::" not in key)
 
 
+def _spelled(graph: Graph) -> Graph:
+    """Return the graph with ops in the place of nodes that ONNX says by these."""
+    if all(type(n.op).in_onnx is OpDef.in_onnx for n in graph.nodes):
+        return graph
+    graph = graph.copy()
+    for node in [*graph.nodes]:
+        with graph.at(node, node.origin):
+            result = node.op.in_onnx(node)
+        if result is not None:
+            graph.replace(node.output, result)
+            graph.discard([node])
+    return graph
+
+
 def _as_in_graph(node: Node) -> NodeProto:
     """Return what a node reads and makes, where ONNX cannot say it."""
     read = [v.name for v in node.inputs if v is not None]
@@ -104,7 +119,8 @@ class _Writer:
         self.read = {v for n in graph.nodes for v in n.inputs if v is not None} | set(graph.outputs)
 
     def model(self) -> ModelProto:
-        written = [(n, self._node(n)) for n in self.graph.nodes]
+        tried = [(n, self._node(n)) for n in self.graph.nodes]
+        written = [(n, proto) for n, proto in tried if proto is not None or not self._computed(n)]
         for v in self.graph.outputs:
             if v.is_constant:
                 self.used[v.name] = v
@@ -123,7 +139,7 @@ class _Writer:
         outputs = set(self.graph.outputs)
         proto.value_info.extend(
             self._declared(v)
-            for n in self.graph.nodes
+            for n, _ in written
             for v in n.outputs
             if v in self.read and v not in outputs and v.name in named and _is_named(v)
         )
@@ -147,6 +163,19 @@ class _Writer:
                 read.update(proto.input)
                 named.update((*proto.input, *proto.output))
         return left[::-1], named
+
+    def _computed(self, node: Node) -> bool:
+        """Return whether the results of a node that ONNX cannot say are known, as tensors of the file: those of
+        constants alone, as weights with a scale per channel at an opset whose DequantizeLinear has one scale."""
+        held = {v: v.data for v in node.inputs if v is not None}
+        is_known = all(v.type.is_static for v in node.outputs)
+        env = {v: interpret.widen(data) for v, data in held.items() if data is not None}
+        if len(env) < len(held) or not is_known:
+            return False
+        results = interpret.apply(node, env)
+        for v, data in zip(node.outputs, results):
+            self.extra.append(to_tensor(data.astype(dtypes.numpy_dtype(v.dtype)), v.name))
+        return True
 
     # --- nodes ---------------------------------------------------------------------------------------------------
 
@@ -186,7 +215,7 @@ class _Writer:
         ):
             return False
         given = [None if o is None else o.dtype if isinstance(o, Value) else str(np.asarray(o).dtype) for o in operands]
-        results = [v.dtype if v in self.read else None for v in node.outputs]
+        results = [None] * node.op.onnx_place + [v.dtype if v in self.read else None for v in node.outputs]
         bound: dict[str, str] = {}
         return _admits(schema.inputs, given, bound) and _admits(schema.outputs, results, bound)
 
@@ -208,7 +237,7 @@ class _Writer:
     def _results(self, node: Node, written: NodeProto) -> list[str]:
         """Return names of the results; an optional one that nobody reads is left out."""
         schema = self._schema(written)
-        names: list[str] = []
+        names = [self.graph.fresh(f"{node.name}.output{i}") for i in range(node.op.onnx_place)]
         for i, v in enumerate(node.outputs):
             is_needed = schema is None or _is_needed(schema.outputs, i)
             names.append(v.name if is_needed or v in self.read else "")
@@ -375,6 +404,14 @@ def _copy_fields(source: Any, target: Any, but: str) -> None:
             setattr(target, field.name, value)
 
 
+def _is_misjudged(node: NodeProto) -> bool:
+    """Return whether shape inference of the onnx package refuses some nodes of this kind that are right: up to opset 21
+    it counts windows that begin after x, which PyTorch and ONNX Runtime do not; its body of MeanVarianceNormalization
+    has float32 constants, and one without a value; to RMSNormalization y has the type of x, and not of its scale."""
+    is_cut_up = any(a.name == "ceil_mode" and a.i for a in node.attribute)
+    return is_cut_up or node.op_type in ("MeanVarianceNormalization", "RMSNormalization")
+
+
 def _check(model: ModelProto, path: Path | None) -> None:
     """Ask onnx whether the model is valid, types included; if not, that is a fault of renorm. Ops that the model's
     opset does not have yet stand in it because its source has them, and are passed over."""
@@ -393,9 +430,8 @@ def _check(model: ModelProto, path: Path | None) -> None:
         try:
             onnx.checker.check_model(str(path) if path else model, full_check=True)
         except onnx.shape_inference.InferenceError:
-            if not any(a.name == "ceil_mode" and a.i for n in model.graph.node for a in n.attribute):
+            if not any(_is_misjudged(n) for n in model.graph.node):
                 raise
-            # up to opset 21 onnx counts windows that begin after x; PyTorch and ONNX Runtime do not
             onnx.checker.check_model(str(path) if path else model)
     except Exception as error:  # the checker raises ValidationError, InferenceError and plain RuntimeError
         raise InternalError(

@@ -10,7 +10,7 @@ import numpy as np
 from renorm.core import dtypes
 from renorm.frontends.listing import Array, Listing, Operator
 from renorm.frontends.tflite.flatbuffer import Table, decode, encode
-from renorm.frontends.tflite.model import Model, assemble
+from renorm.frontends.tflite.model import Model, Section, assemble
 from renorm.frontends.tflite.tensors import DTYPES
 
 _NAMES = ("inputs", "outputs", "opcode_index")
@@ -18,13 +18,14 @@ _NAMES = ("inputs", "outputs", "opcode_index")
 
 def listing(model: Model) -> Listing:
     """Return the content of the first subgraph of a file."""
-    identifier, names, label = model.identifier, model.names, model.label
-    made = {int(i) for o in model.operators for i in o.items("outputs")}
+    identifier, main, label = model.identifier, model.main, model.label
+    names = main.names
+    made = {int(i) for o in main.operators for i in o.items("outputs")}
     constants = {
-        name: array for i, name in enumerate(names) if i not in made and (array := _elements(i, model)) is not None
+        name: array for i, name in enumerate(names) if i not in made and (array := _elements(i, main)) is not None
     }
     operators = list[Operator]()
-    for place, o in enumerate(model.operators):
+    for place, o in enumerate(main.operators):
         code, kind = model.code(o), model.kind(o)
         body = Table("Operator", model.schema, {k: v for k, v in o.fields.items() if k not in _NAMES})
         says = encode(identifier, body, label) + encode(identifier, code, label)
@@ -32,17 +33,17 @@ def listing(model: Model) -> Listing:
         makes = tuple(names[int(i)] for i in o.items("outputs"))
         operators.append(Operator(kind, f"{kind}_{place}", says, reads, makes, (body, code)))
     types, extents = dict[str, bytes](), dict[str, Any]()
-    for name, t in zip(names, model.tensors):
+    for name, t in zip(names, main.tensors):
         said = Table("Tensor", model.schema, {k: v for k, v in t.fields.items() if k not in ("name", "buffer")})
         types[name] = encode(identifier, said, label)
         extents[name] = (t["type"], [int(d) for d in t.items("shape")], [int(d) for d in t.items("shape_signature")])
-    inputs, outputs = ([names[int(i)] for i in model.main.items(side)] for side in ("inputs", "outputs"))
+    inputs, outputs = ([names[int(i)] for i in main.table.items(side)] for side in ("inputs", "outputs"))
     return Listing(inputs, outputs, operators, constants, types, extents, is_typed=True)
 
 
 def written(found: Listing, model: Model, metadata: Sequence[tuple[str | None, bytes]]) -> bytes:
     """Return a file with these operators, constants and entries of metadata, and all else as in `model`."""
-    return encode(model.identifier, _root(found, model, model.root, model.main.fields, metadata), model.label)
+    return encode(model.identifier, _root(found, model, model.root, model.main.table.fields, metadata), model.label)
 
 
 def fragment(operators: list[Operator], of: Listing, model: Model) -> bytes:
@@ -86,10 +87,10 @@ def _root(
     return assemble(around, Table("SubGraph", schema, main), codes, buffers, metadata, signatures)
 
 
-def _elements(i: int, model: Model) -> Array | None:
+def _elements(i: int, section: Section) -> Array | None:
     """Return elements of a tensor, as bytes where their type is none of renorm's; None for one without a buffer."""
-    table, raw = model.tensors[i], model.elements(i)
-    dtype = DTYPES.get(model.schema.names("TensorType").get(table["type"], ""))
+    table, raw = section.tensors[i], section.elements(i)
+    dtype = DTYPES.get(table.schema.names("TensorType").get(table["type"], ""))
     shape = [int(d) for d in table.items("shape")]
     if raw is None or dtype is None or raw.nbytes != dtypes.itemsize(dtype) * int(np.prod(shape, dtype=np.int64)):
         return raw

@@ -14,24 +14,72 @@ from renorm.frontends.tflite.tensors import Array
 KEY = "tflite"  # in Graph.metadata: the Model that the graph was read from, so that it can be written back
 
 
+class Section:
+    """A subgraph of a file: its operators and tensors, and the names of these."""
+
+    def __init__(self, model: Model, table: Table):
+        self.model, self.table = model, table
+        self.operators: list[Table] = table.items("operators")
+        self.tensors: list[Table] = table.items("tensors")
+        self.names = _names(self.tensors)
+
+    def called(self, i: int) -> str:
+        return f"tensor {i} {self.names[i]!r}"
+
+    def elements(self, i: int) -> Array | None:
+        """Return the bytes of a tensor's elements; None for one without."""
+        place, count = self.tensors[i]["buffer"], len(self.model.buffers)
+        if not 0 <= place < max(count, 1):
+            raise InvalidModel(f"{self.model.label}: {self.called(i)} has buffer {place} of {count}")
+        raw = self.model.content(self.model.buffers[place]) if count else None
+        return np.zeros(0, np.uint8) if raw is None and place and 0 in self.tensors[i].items("shape") else raw
+
+
 class Model:
-    """label: how errors call it. main: its first subgraph, with `tensors` and their `names`. forms: of which tensor a
-    value of the graph that was read from it is, by name, and whether it has channels first while the file has them
-    last."""
+    """label: how errors call it. main: its first subgraph. forms: of which tensor of that a value of the graph that was
+    read from it is, by name, and whether it has channels first while the file has them last."""
 
     def __init__(self, data: memoryview, label: str):
         """Raise InvalidModel for what is no such file, or a damaged one."""
         self.data, self.label = data, label
         self.identifier, self.root = decode(data, label)
-        self.schema, subgraphs = self.root.schema, self.root.items("subgraphs")
-        if not subgraphs:
+        self.schema, self.subgraphs = self.root.schema, self.root.items("subgraphs")
+        if not self.subgraphs:
             raise InvalidModel(f"{label}: the model has no subgraph")
-        self.main: Table = subgraphs[0]
-        self.operators: list[Table] = self.main.items("operators")
-        self.tensors: list[Table] = self.main.items("tensors")
         self.buffers: list[Table] = self.root.items("buffers")
-        self.names = _names(self.tensors)
+        self._sections = dict[int, Section]()
         self.forms = dict[str, tuple[str, bool]]()
+
+    @property
+    def main(self) -> Section:
+        return self.section(0)
+
+    def section(self, index: int) -> Section:
+        """Return a subgraph by its number. Raises InvalidModel where there is none."""
+        if not 0 <= index < len(self.subgraphs):
+            raise InvalidModel(f"{self.label}: there is no subgraph {index} among {len(self.subgraphs)}")
+        if index not in self._sections:
+            self._sections[index] = Section(self, self.subgraphs[index])
+        return self._sections[index]
+
+    def assigned(self) -> set[tuple[str, str] | None]:
+        """Return containers and names of variables to which operators assign, but for what initializes them; None for
+        one whose name is not known where that is done."""
+        found, starting = set[tuple[str, str] | None](), set[int]()
+        sections = [self.section(i) for i in range(len(self.subgraphs))]
+        for o in (o for s in sections for o in s.operators if self.kind(o) == "CALL_ONCE"):
+            starting.update([] if o["builtin_options"] is None else [int(o["builtin_options"]["init_subgraph_index"])])
+        for index, section in enumerate(sections):
+            handles = dict[int, tuple[str, str]]()
+            for o in section.operators if index not in starting else ():
+                kind, said = self.kind(o), o["builtin_options"]
+                if kind == "VAR_HANDLE" and said is not None:
+                    handles.update(
+                        (int(i), (said["container"] or "", said["shared_name"] or "")) for i in o.items("outputs")
+                    )
+                elif kind == "ASSIGN_VARIABLE":
+                    found.update(handles.get(int(i)) for i in o.items("inputs")[:1])
+        return found
 
     def code(self, operator: Table) -> Table:
         codes, index = self.root.items("operator_codes"), operator["opcode_index"]
@@ -46,18 +94,7 @@ class Model:
         name = self.schema.names("BuiltinOperator").get(number, f"operator {number}")
         return f"CUSTOM {code['custom_code']!r}" if name == "CUSTOM" else name
 
-    def called(self, i: int) -> str:
-        return f"tensor {i} {self.names[i]!r}"
-
-    def elements(self, i: int) -> Array | None:
-        """Return the bytes of a tensor's elements; None for one without."""
-        place, count = self.tensors[i]["buffer"], len(self.buffers)
-        if not 0 <= place < max(count, 1):
-            raise InvalidModel(f"{self.label}: {self.called(i)} has buffer {place} of {count}")
-        raw = self._content(self.buffers[place]) if self.buffers else None
-        return np.zeros(0, np.uint8) if raw is None and place and 0 in self.tensors[i].items("shape") else raw
-
-    def _content(self, buffer: Table) -> Array | None:
+    def content(self, buffer: Table) -> Array | None:
         """Return the bytes of a buffer: in it, or after the tables in large files; None where it has none."""
         if buffer["offset"] > 1:
             end = buffer["offset"] + buffer["size"]
@@ -71,14 +108,14 @@ class Model:
     def is_quantized(self) -> bool:
         """Return whether operators make tensors of integers that stand for real numbers, which runtimes round to
         them."""
-        made = {int(i) for o in self.operators for i in o.items("outputs")}
-        return any(q is not None and q.items("scale") for q in (self.tensors[i]["quantization"] for i in made))
+        made = {int(i) for o in self.main.operators for i in o.items("outputs")}
+        return any(q is not None and q.items("scale") for q in (self.main.tensors[i]["quantization"] for i in made))
 
     @property
     def metadata(self) -> list[tuple[str | None, bytes]]:
         """Names and contents, of the entries that have one."""
         known = [e for e in self.root.items("metadata") if e["buffer"] < len(self.buffers)]
-        found = [(e["name"], self._content(self.buffers[e["buffer"]])) for e in known]
+        found = [(e["name"], self.content(self.buffers[e["buffer"]])) for e in known]
         return [(name, b"" if raw is None else raw.tobytes()) for name, raw in found]
 
     def signatures(self, numbers: Mapping[str, int]) -> list[Table]:
@@ -93,7 +130,8 @@ class Model:
 
     def _end(self, end: Table, numbers: Mapping[str, int]) -> Table | None:
         place = int(end["tensor_index"])
-        number = numbers.get(self.names[place]) if place < len(self.names) else None
+        names = self.main.names
+        number = numbers.get(names[place]) if place < len(names) else None
         return None if number is None else Table("TensorMap", self.schema, {**end.fields, "tensor_index": number})
 
 

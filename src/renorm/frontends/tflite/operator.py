@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from renorm.frontends.orders import First
+from renorm.frontends.tflite.tensors import Tensor
 from renorm.graph.ir import Value
 
 if TYPE_CHECKING:
     from renorm.frontends.tflite.call import OperatorCall
     from renorm.frontends.tflite.emission import Emission
 
-Result = Value | First | Sequence[Value | First]
+One = Value | First | Tensor
+Result = One | Sequence[One]
 Reader = Callable[["OperatorCall"], Result]
 Writer = Callable[["Emission"], None]
 
@@ -25,7 +27,8 @@ class Operator:
     """kind: the name of its code, "" where an op is written as several operators. op: the op that means the same, or is
     written so; "" where it is read as several. read, write: None for what goes the other way only. between: operands
     between whose elements those of the result lie, which are moved or averaged. fuses: the operator may compute an
-    activation of its result. has_cell: an activation that it names is its cell's, and not of its result."""
+    activation of its result. has_cell: an activation that it names is its cell's, and not of its result. is_complex: it
+    reads complex numbers, too."""
 
     kind: str
     op: str = ""
@@ -34,3 +37,4 @@ class Operator:
     between: Sequence[int] | None = ()
     fuses: bool = False
     has_cell: bool = False
+    is_complex: bool = False

@@ -4,15 +4,18 @@ can stand for, at which runtimes saturate."""
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from renorm import ops
 from renorm.core.conversion import limits
 from renorm.frontends.tflite.activations import CUTTING
-from renorm.frontends.tflite.call import OperatorCall
 from renorm.frontends.tflite.tensors import Range, Scale, Tensor
 from renorm.graph.ir import Value
+
+if TYPE_CHECKING:
+    from renorm.frontends.tflite.call import OperatorCall
 
 ALL: Range = (-math.inf, math.inf)
 

@@ -11,34 +11,44 @@ outputs keep the integers of the file.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from renorm import ops
 from renorm.core import dtypes
-from renorm.core.dims import Dim, Sym
-from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, raised_at
+from renorm.core.dims import Dim, Sym, substitute_shape
+from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, UntoldOperand
+from renorm.core.inputs import element_symbols
 from renorm.core.limits import DEFAULT, Limits
+from renorm.core.stated import STATED, Declared, Stated, Undecided, stated
+from renorm.frontends import BUFFERS
 from renorm.frontends.diagnosis import ASSUMPTIONS, diagnose
 from renorm.frontends.files import called, content
-from renorm.frontends.orders import First, to_first
 from renorm.frontends.problems import Problem, together
 from renorm.frontends.tflite import ranges
-from renorm.frontends.tflite.call import OperatorCall
 from renorm.frontends.tflite.flatbuffer import Table
 from renorm.frontends.tflite.model import KEY, Model
-from renorm.frontends.tflite.operators import READ
-from renorm.frontends.tflite.tensors import DTYPES, Array, Scale, Tensor, scale_of
-from renorm.graph.ir import Graph, Node, Value
+from renorm.frontends.tflite.scope import Scope
+from renorm.frontends.tflite.tensors import Array, Scale, Tensor, Variable, scale_of
+from renorm.graph.deciding import BRANCHING, inputs_of, settle, sources
+from renorm.graph.ir import Graph, Value
 from renorm.ops.identity import Identity
 
 
-def read(source: Any, *, is_mapped: bool = False, limits: Limits = DEFAULT) -> Graph:
+def read(
+    source: Any,
+    *,
+    shapes: Mapping[str, Sequence[Stated]] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    is_mapped: bool = False,
+    limits: Limits = DEFAULT,
+) -> Graph:
     """Return the graph of a .tflite or .circle file: a path or bytes. See `renorm.frontends.read`."""
     model = load(source, limits, is_mapped)
-    graph = _Reader(model).read()
+    graph = Reader(model, shapes or {}, inputs or {}, limits).read()
     diagnose(graph)
     return graph
 
@@ -48,43 +58,50 @@ def load(source: Any, limits: Limits, is_mapped: bool = False) -> Model:
     is_path = isinstance(source, (str, os.PathLike))
     held = memoryview(content(source, limits, is_mapped) if is_path else source).cast("B")
     model = Model(held, called(source, "bytes"))
-    limits.check(model.label, [("nodes", len(model.operators), "")])
+    count = sum(len(table.items("operators")) for table in model.subgraphs)
+    limits.check(model.label, [("nodes", count, "")])
     return model
 
 
-class _Reader:
-    def __init__(self, model: Model):
-        self.model, self.label = model, model.label
-        self.graph = Graph(model.main["name"] or os.path.splitext(model.label)[0] or "main")
+class Reader:
+    """named: how many nodes of the graph have the names of their operators."""
+
+    def __init__(self, model: Model, shapes: Mapping[str, Sequence[Stated]], values: Mapping[str, Any], limits: Limits):
+        self.model, self.label, self.limits = model, model.label, limits
+        self.shapes, self.values = shapes, values
+        self.table = model.main.table
+        self.graph = Graph(self.table["name"] or os.path.splitext(model.label)[0] or "main")
         self.graph.metadata[KEY] = model
         self.types = model.schema.names("TensorType")
         self.problems = list[Problem]()
-        self.unread = set[int]()  # tensors whose operators could not be read
-        self.tables = model.tensors
-        self.tensors = [Tensor(self.graph, name) for name in model.names]
-        self.graph.reserve(model.names)
+        self.graph.reserve(model.main.names)
+        self.declared: Sequence[Declared] = ()
+        self.branching = set[Value]()  # inputs of which is taken to be so what decides a branch
+        self.variables = dict[object, Variable]()
+        self.started, self.is_starting = set[int](), False  # subgraphs that initialize; whether one is read
+        self.assigned: set[Any] | None = None  # variables that operators change, once somebody asked
+        self.named = self.expansions = 0
+        self.main = Scope(self, model.main)
 
     def read(self) -> Graph:
-        for i in self._ends("inputs"):
-            try:
-                self._input(i)
-            except RenormError as error:
-                self._fault(error)
-                self.unread.update({i} if not self.tensors[i].is_made else ())
-        for place, operator in enumerate(self.model.operators):
-            self._operator(place, operator)
+        self._inputs()
+        self.main.read()
         for i in self._ends("outputs"):
             try:
-                if i not in self.unread:
+                if i not in self.main.unread:
                     self.graph.outputs.append(self._output(i))
             except RenormError as error:
                 self._fault(error)
+        self._raise_undecided()
         if self.problems:  # what renorm does not define first
             self.problems.sort(key=lambda p: not isinstance(p.error, UnsupportedOp))
             raise together(self.problems, self.label)
-        for tensor in self.tensors:
+        self._hold_variables()
+        for tensor in self.main.tensors:
             self.model.forms.update((v.name, (tensor.name, is_first)) for v, is_first in tensor.forms())
         self.graph.discard_constants()  # weights are held in the graph's order only
+        settle(self.graph, self.branching)
+        self.graph.metadata[BRANCHING] = tuple(v.name for v in self.branching)
         return self.graph
 
     def _fault(self, error: RenormError) -> None:
@@ -94,40 +111,84 @@ class _Reader:
     def _ends(self, side: str) -> list[int]:
         """Places of the model's inputs, or outputs; those that there are not are noted."""
         try:
-            return self._places(self.model.main[side], f"{side} of the model")
+            return self.main.places(self.table[side], f"{side} of the model")
         except RenormError as error:
             self._fault(error)
             return []
 
-    # --- tensors ------------------------------------------------------------------------------------------------------
+    def _raise_undecided(self) -> None:
+        """Raise Undecided where nothing is wrong but that elements of inputs are not known."""
+        by = set[Value]()
+        for p in self.problems:
+            operand = p.error.operand if isinstance(p.error, UntoldOperand) else None
+            found = sources(self.graph, operand) if isinstance(operand, (Value, Sym)) else None
+            if not found:
+                return
+            by |= found
+        if by:
+            told = together(self.problems, self.label)
+            names = tuple(v.name for v in self.graph.inputs if v in by)
+            raise Undecided(told.headline, told.facts, told.do, self.declared, names, self.graph.name) from told
 
-    def _places(self, indices: Any, what: str) -> list[int]:
-        found = [] if indices is None else [int(i) for i in indices]
-        wrong = [i for i in found if not 0 <= i < len(self.tensors)]
-        if wrong:
-            raise InvalidModel(f"{self.label}: {what}: there is no tensor {wrong[0]} among {len(self.tensors)}")
-        return found
+    def decided_by(self, value: Value) -> None:
+        """Note that the network is read for what the elements of inputs are as extents."""
+        self.branching |= inputs_of(value)
 
-    def _input(self, i: int) -> None:
-        tensor, table = self.tensors[i], self.tables[i]
-        if tensor.is_made:
-            raise InvalidModel(f"{self.label}: input {tensor.name!r} is listed twice")
-        dtype = self._dtype(i)
-        value = self.graph.input(tensor.name, dtype, self._shape(table, tensor.name))
-        tensor.scale = scale_of(table, dtype, self.model.called(i))
-        if tensor.scale is not None:
-            tensor.range = ranges.of_integers(tensor.scale, dtype)
-            scale, zero = tensor.scale.spread(value.rank)
-            real = ops.cast(value, to="float32")
-            value = ops.mul(ops.sub(real, zero.astype(np.float32)), scale.astype(np.float32))
-        tensor.make(value)
+    def expand(self, operators: int, depth: int, where: str) -> None:
+        """Count operators of a subgraph that is read in the place of one. Raises LimitExceeded."""
+        self.expansions += operators
+        self.limits.check(self.label, [("expansions", self.expansions, where), ("nesting", depth, where)])
+
+    # --- inputs and outputs -------------------------------------------------------------------------------------------
+
+    def _inputs(self) -> None:
+        """Add inputs, of extents and elements as users state them."""
+        found, unread = dict[int, Declared](), self.main.unread
+        for i in self._ends("inputs"):
+            tensor = self.main.tensors[i]
+            try:
+                if i in found:
+                    raise InvalidModel(f"{self.label}: input {tensor.name!r} is listed twice")
+                dtype = self.main.dtype(i)
+                tensor.scale = scale_of(self.main.tables[i], dtype, self.model.main.called(i))
+                found[i] = Declared(tensor.name, dtype, tuple(self._shape(self.main.tables[i], tensor.name)))
+            except RenormError as error:
+                self._fault(error)
+                unread.update({i} if i not in found else ())
+        symbols = element_symbols(found.values())
+        found = {i: replace(one, deciding=symbols.get(one.name, ())) for i, one in found.items()}
+        self.declared = [*found.values()]
+        asked = (None, None) if self.problems else (self.shapes, self.values)
+        extents, values = stated(self.declared, *asked, self.graph.name)
+        self.graph.metadata[STATED] = extents
+        for i, one in found.items():
+            if one.name in values:
+                held = self.graph.constant(values[one.name], one.name, "input given when compiled", exact=True)
+            else:
+                held = self.graph.input(one.name, one.dtype, substitute_shape(one.shape, extents))
+                held.deciding = substitute_shape(one.deciding, extents)
+            self.main.tensors[i].make(self._real(self.main.tensors[i], held))
+
+    def _real(self, tensor: Tensor, value: Value) -> Value:
+        """Return the real numbers that the integers of an input stand for."""
+        if tensor.scale is None:
+            return value
+        if value.data is not None:
+            return self.graph.constant(tensor.scale.real(value.data), f"{tensor.name}.real", value.source)
+        tensor.range = ranges.of_integers(tensor.scale, value.dtype)
+        scale, zero = tensor.scale.spread(value.rank)
+        return ops.mul(ops.sub(ops.cast(value, to="float32"), zero.astype(np.float32)), scale.astype(np.float32))
 
     def _output(self, i: int) -> Value:
-        tensor = self.tensors[i]
-        value = self._operand(i).stored()
-        scale = scale_of(self.tables[i], self._dtype(i), self.model.called(i))
+        tensor, table = self.main.tensors[i], self.main.tables[i]
+        found = self.main.operand(i)
+        if not found.is_made:
+            assert found.variable is not None
+            found.make(self.read_variable(found.variable))
+        value, dtype = found.stored(), self.main.dtype(i)
+        scale = scale_of(table, dtype, self.model.main.called(i))
         if scale is not None and value.producer is not None:
-            real, value = value, self._quantized(value, scale, self._dtype(i))
+            real, value = value, self._quantized(value, scale, dtype)
             if real.name == tensor.name:
                 self.graph.swap_names(real, value)
         if value.name == tensor.name:
@@ -142,53 +203,6 @@ class _Reader:
         low, high = np.asarray(limits.min, np.float32), np.asarray(limits.max, np.float32)
         return ops.cast(ops.clip(rounded, low, high), to=dtype)
 
-    def _operand(self, i: int) -> Tensor:
-        """Return a tensor that an operator reads: made before, or constant."""
-        tensor = self.tensors[i]
-        if not tensor.is_made:
-            array = self._constant(i)
-            if array is None and self.tables[i]["is_variable"]:
-                array = self._started(i)
-            if array is None:
-                raise InvalidModel(f"{self.label}: {self.model.called(i)} is read, but nothing before makes it")
-            place = self.tables[i]["buffer"]
-            tensor.make(self.graph.constant(array, tensor.name, f"buffer {place}", exact=True))
-        return tensor
-
-    def _constant(self, i: int) -> Array | None:
-        """Return the elements of a tensor that has a buffer, dequantized; None for one without."""
-        table, raw = self.tables[i], self.model.elements(i)
-        if raw is None:
-            return None
-        shape = [int(d) for d in table.items("shape")]
-        if table["sparsity"] is not None:
-            raise UnsupportedOp(f"{self.model.called(i)} is sparse", do="export it with dense weights")
-        dtype = self._dtype(i)
-        count = int(np.prod(shape, dtype=object))
-        if min(shape, default=0) < 0 or raw.nbytes != count * dtypes.itemsize(dtype):
-            raise InvalidModel(
-                f"{self.label}: {self.model.called(i)} is {dtype}{shape}, but its buffer has {raw.nbytes} bytes"
-            )
-        array = raw.view(dtypes.numpy_dtype(dtype)).reshape(shape)
-        scale = scale_of(table, dtype, self.model.called(i))
-        if scale is not None:
-            return scale.real(array)
-        return array.astype(np.float32) if dtype in ("float16", "bfloat16") else array
-
-    def _started(self, i: int) -> Array:
-        """Return what a variable begins with, zeros, as it is read here in each run."""
-        said = f"{self.model.called(i)} is a variable: each run begins with zeros, and none goes on from the one before"
-        held = self.graph.metadata.get(ASSUMPTIONS, ())
-        self.graph.metadata[ASSUMPTIONS] = (*held, said)
-        return np.zeros([int(d) for d in self.tables[i].items("shape")], np.float32)
-
-    def _dtype(self, i: int) -> str:
-        number = self.tables[i]["type"]
-        name = self.types.get(number)
-        if name not in DTYPES:
-            raise UnsupportedOp(f"{self.label}: {self.model.called(i)} is of type {name or number}")
-        return DTYPES[name]
-
     def _shape(self, table: Table, name: str) -> list[Dim]:
         """Return extents; what the signature of the shape leaves open is symbolic."""
         shape = [int(d) for d in table.items("shape")]
@@ -197,72 +211,69 @@ class _Reader:
             raise InvalidModel(f"{self.label}: {name!r} has shape {shape} and signature {signature}")
         return [d if s >= 0 and d >= 0 else Sym(f"?{name}.{axis}") for axis, (d, s) in enumerate(zip(shape, signature))]
 
-    # --- operators ----------------------------------------------------------------------------------------------------
+    # --- variables ----------------------------------------------------------------------------------------------------
 
-    def _operator(self, place: int, operator: Table) -> None:
-        kind, name, outputs = "operator", f"operator_{place}", list[int]()
-        try:
-            kind = self.model.kind(operator)
-            name = f"{kind}_{place}"
-            outputs = self._places(operator["outputs"], f"outputs of {name}")
-            given = [int(i) for i in operator.items("inputs")]
-            self._places([i for i in given if i >= 0], f"inputs of {name}")
-            for i in outputs:
-                if self.tensors[i].is_made:
-                    raise InvalidModel(f"it makes {self.model.called(i)}, which exists already")
-            if kind not in READ:
-                raise UnsupportedOp(f"renorm does not read {kind}", do="export the model without it")
-            if self.unread.isdisjoint(given):
-                options = operator["builtin_options"]
-                self._apply(OperatorCall(self.graph, READ[kind], name, options, *self._tensors(given, outputs)))
-                return
-        except RenormError as error:
-            self.problems.append(Problem(error, name, kind=kind))
-        self.unread.update(outputs)
+    def variable(self, key: object, name: str, called: str, shape: tuple[int, ...] | None, changes: bool) -> Variable:
+        """Return what a tensor holds from run to run, the same one for each reading. See `Variable`."""
+        return self.variables.setdefault(key, Variable(name, called, shape, changes))
 
-    def _tensors(self, given: Sequence[int], outputs: Sequence[int]) -> tuple[list[Tensor | None], list[Tensor]]:
-        for i in outputs:
-            self.tensors[i].dtype = dtype = self._dtype(i)
-            self.tensors[i].scale = scale_of(self.tables[i], dtype, self.model.called(i))
-        return [None if i < 0 else self._operand(i) for i in given], [self.tensors[i] for i in outputs]
+    def resource(self, options: Table | None) -> Variable:
+        """Return the variable that a VAR_HANDLE is of."""
+        container, name = ("", "") if options is None else (options[o] or "" for o in ("container", "shared_name"))
+        if self.assigned is None:
+            self.assigned = self.model.assigned()
+        changes = (container, name) in self.assigned or None in self.assigned
+        return self.variable(("resource", container, name), name or "variable", f"variable {name!r}", None, changes)
 
-    def _apply(self, call: OperatorCall) -> None:
-        read, before = call.operator.read, len(self.graph.nodes)
-        assert read is not None
-        try:
-            result = call.activated(read(call))
-        except RenormError:
-            raise
-        except (ValueError, IndexError, KeyError, TypeError, ZeroDivisionError) as error:  # a file that promises more
-            raise InvalidModel(f"its operands or options do not fit: {error}", [raised_at(error)]) from error
-        results = [*result] if isinstance(result, Sequence) else [result]
-        if len(results) < len(call.outputs):
-            raise InvalidModel(f"it has {len(call.outputs)} outputs, {call.kind} has {len(results)}")
-        results = [self._saturated(call, tensor, made) for tensor, made in zip(call.outputs, results)]
-        new = self.graph.nodes[before:]
-        for tensor, made in zip(call.outputs, results):
-            value = made.value if isinstance(made, First) else made
-            if value.producer in new and value.name != tensor.name:
-                self.graph.rename(value, tensor.name)
-            tensor.make(made)
-        for node in new:
-            node.origin = (call.name,)
-        if new:
-            self.graph.rename_node(_principal(new), call.name)
+    def read_variable(self, variable: Variable, is_held: bool = True) -> Value:
+        """Return what a variable is at this point of the network. is_held: runs go on where the one before ended;
+        otherwise each begins with zeros."""
+        if variable.now is not None:
+            return variable.now
+        if is_held:
+            return self.first(variable)
+        self.assume(f"{variable.called} is a variable of another shape: each run begins with zeros")
+        return self.graph.constant(self._initial(variable), f"{variable.name}.zeros")
 
-    def _saturated(self, call: OperatorCall, tensor: Tensor, made: Value | First) -> Value | First:
-        """Return a result as a quantized tensor holds it: within the range of its integers."""
-        tensor.range, scale = ranges.of_result(call), tensor.scale
-        value, is_first = (made.value, True) if isinstance(made, First) else (made, False)
-        if scale is None or not dtypes.is_float(value.dtype) or value.is_constant:
-            return made
-        axis = to_first(value.rank).index(scale.axis) if is_first else scale.axis
-        held, own = tensor.range, ranges.of_integers(scale, tensor.dtype)
-        cut = ranges.saturated(value, scale, tensor.dtype, axis, held)
-        tensor.range = min(max(held[0], own[0]), own[1]), max(min(held[1], own[1]), own[0])
-        return First(cut) if is_first else cut
+    def first(self, variable: Variable) -> Value:
+        """Return what a variable is when a run begins."""
+        if variable.first is None:
+            initial, name = self._initial(variable), variable.name
+            if not variable.changes:
+                variable.now = self.graph.constant(initial, name, variable.called)
+                return variable.now
+            while not self.graph.is_free(name):
+                name += "_"
+            variable.first = self.graph.input(name, dtypes.from_numpy(initial.dtype), initial.shape)
+        return variable.first
 
+    def _initial(self, variable: Variable) -> Array:
+        if variable.initial is None:
+            if variable.shape is None:
+                raise InvalidModel(f"{self.label}: {variable.called} is read before anything is assigned to it")
+            count = int(np.prod(variable.shape, dtype=object))
+            self.limits.check(self.label, [(name, count, variable.called) for name in ("elements", "bytes")])
+            variable.initial = np.zeros(variable.shape, np.float32)
+        return variable.initial
 
-def _principal(nodes: Sequence[Node]) -> Node:
-    """Return the node that bears the operator's name: the first that is more than a change of order."""
-    return next((n for n in nodes if n.op.name not in ("transpose", "reshape")), nodes[-1])
+    def assume(self, said: str) -> None:
+        self.graph.metadata[ASSUMPTIONS] = tuple(dict.fromkeys((*self.graph.metadata.get(ASSUMPTIONS, ()), said)))
+
+    def _hold_variables(self) -> None:
+        """Hold what runs hand on: last inputs, and as many last outputs. What no operator changes is a constant."""
+        held = dict[str, Any]()
+        for variable in self.variables.values():
+            first, now = variable.first, variable.now
+            if first is None:
+                continue
+            initial = self._initial(variable)
+            if now is None or now is first:
+                self.graph.inputs.remove(first)
+                self.graph.replace(first, self.graph.constant(initial, f"{first.name}.initial", variable.called))
+                continue
+            if now.type != first.type:
+                raise UnsupportedOp(f"{self.label}: {variable.called} becomes {now.type}, and was {first.type}")
+            held[first.name] = initial
+            self.graph.outputs.append(self.graph.apply(Identity(), [now], name=f"{first.name}.next"))
+        if held:
+            self.graph.metadata[BUFFERS] = held

@@ -20,6 +20,8 @@ def write(graph: Graph, path: str | os.PathLike[str], before: Any, limits: Limit
     source = load(before, limits)
     if writer.identifier_of(path) not in (None, source.identifier):
         raise InvalidInput(f"{path}: a recipe leads back to a file of the same format", do="keep the source's suffix")
+    if beyond := len(source.subgraphs) - 1:
+        raise InvalidInput(f"{source.label}: it has {beyond} more subgraphs, which a recipe does not hold")
     made = Model(memoryview(writer.write(graph, identifier=source.identifier)), source.label)
     old, new = listing(source), listing(made)
     change = recipe.changes(old, new)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from renorm.core.errors import InvalidModel, UnsupportedOp
-from renorm.frontends.orders import Ordered
+from renorm.frontends.orders import First, Ordered
 from renorm.frontends.tflite.flatbuffer import Table
-from renorm.graph.ir import Graph
+from renorm.graph.ir import Graph, Value
 
 Array = np.ndarray[Any, Any]
 Range = tuple[float, float]  # least and greatest
@@ -20,6 +20,13 @@ DTYPES = {
     "UINT8": "uint8", "INT16": "int16", "UINT16": "uint16", "INT32": "int32", "UINT32": "uint32", "INT64": "int64",
     "UINT64": "uint64", "BOOL": "bool",
 }  # fmt: skip
+
+PACKED = {"INT4": (4, "int8"), "UINT4": (4, "uint8"), "INT2": (2, "int8")}
+"""Integers of which several are in one byte: their bits, and the dtype that constants get."""
+
+COMPLEX, RESOURCE = "complex64", "resource"
+INNER = {"COMPLEX64": COMPLEX, "RESOURCE": RESOURCE}
+"""What operators hand each other, and no input or output is. Complex numbers are pairs along a last axis."""
 
 NUMBER = {dtype: name for name, dtype in DTYPES.items()}
 """The names that the formats have for dtypes."""
@@ -50,8 +57,8 @@ def scale_of(table: Table, dtype: str, label: str) -> Scale | None:
     q = table["quantization"]
     if q is None or not q.items("scale") or not dtype.startswith(("int", "uint")):
         return None
-    if q["details_type"]:
-        raise UnsupportedOp(f"{label} is quantized by {q['details'].name}", do="export it in float or per channel")
+    if (details := q["details"]) is not None:
+        raise UnsupportedOp(f"{label} is quantized by {details.name}", do="export it in float or per channel")
     scale = np.asarray(q["scale"])
     zero = np.asarray(q["zero_point"] if q.items("zero_point") else np.zeros(scale.size, np.int64))
     axis, shape = q["quantized_dimension"], table.items("shape")
@@ -60,7 +67,22 @@ def scale_of(table: Table, dtype: str, label: str) -> Scale | None:
         raise InvalidModel(
             f"{label}: {scale.size} scales, {zero.size} zero points along axis {axis} of shape {extents}"
         )
-    return Scale(scale, zero, axis)
+    return Scale(scale, zero, axis if scale.size > 1 else 0)  # files say any axis where there is one scale
+
+
+@dataclass(eq=False)
+class Variable:
+    """What runs hand on to each other. called: for errors. shape: that of the file, None where it does not say one.
+    changes: whether operators assign to it. initial: its elements before the first run. first: the input of the graph
+    that it is when a run begins, once it was read. now: what it is at this point of the network, None for `first`."""
+
+    name: str
+    called: str
+    shape: tuple[int, ...] | None = None
+    changes: bool = True
+    initial: Array | None = None
+    first: Value | None = None
+    now: Value | None = None
 
 
 class Tensor(Ordered):
@@ -71,3 +93,15 @@ class Tensor(Ordered):
         self.scale: Scale | None = None
         self.range: Range | None = None  # of the real numbers that it is; None where nothing is known
         self.dtype = ""
+        self.variable: Variable | None = None  # what it holds, or which resource it is
+
+    def take(self, other: Tensor) -> None:
+        """Become what another tensor is."""
+        self._stored, self._first = other._stored, other._first
+        self.range, self.variable, self.dtype = other.range, other.variable, other.dtype or self.dtype
+
+    def make(self, result: Value | First | Tensor) -> None:
+        if isinstance(result, Tensor):
+            self.take(result)
+        else:
+            super().make(result)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from renorm.core.errors import RenormError, UnsupportedOp
+from renorm.frontends import BUFFERS
 from renorm.frontends.files import replaced
 from renorm.frontends.problems import Problem, together
 from renorm.frontends.tflite.activations import cutting
@@ -72,6 +73,9 @@ def save(content: bytes, path: str | os.PathLike[str]) -> None:
 
 class _Writer:
     def __init__(self, graph: Graph, identifier: bytes, source: Model | None):
+        if held := graph.metadata.get(BUFFERS):
+            names = ", ".join(held)
+            raise UnsupportedOp(f"{graph.name} hands variables on from run to run, which are not written: {names}")
         self.graph, self.source = graph, source
         self.subgraph = Subgraph(schema(identifier))
         self.is_same_format = source is not None and source.identifier == identifier
@@ -137,7 +141,7 @@ class _Writer:
         in the source, otherwise one that no tensor has there."""
         ends = {t: v.name for t, v in zip([*inputs, *outputs], [*self.graph.inputs, *self.graph.outputs])}
         values = self.subgraph.values()
-        names = Names({*ends.values()}, set() if self.source is None else {*self.source.names})
+        names = Names({*ends.values()}, set() if self.source is None else {*self.source.main.names})
         for t, table in enumerate(self.subgraph.tensors):
             name = ends.get(t) or self._stated(values.get(t, ()), names.taken)
             if name is None:

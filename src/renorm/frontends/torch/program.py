@@ -40,9 +40,8 @@ def exported(
         with torch.no_grad():
             return torch.export.export(module, given, dict(kwargs or {}), dynamic_shapes=dynamic_shapes)
     except Exception as error:  # whatever the module's own code, Dynamo or the exporter raises
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise InvalidInput(
-            f"{type(module).__name__}: torch.export refuses it: {reason}",
+            f"{type(module).__name__}: torch.export refuses it: {_first_line(error)}",
             [raised_at(error)],
             "mend what PyTorch names, or export another part of the model",
         ) from error
@@ -93,6 +92,10 @@ def entered(program: torch.export.ExportedProgram, reader: R) -> tuple[R, list[A
     return reader, [*results, *(nodes[updated[target]] for target in held)], {t: tensors[t] for t in held}
 
 
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def _called(source: Any) -> str:
     return os.path.basename(source) if isinstance(source, (str, os.PathLike)) else "program"
 
@@ -105,7 +108,8 @@ def functional(source: Any) -> torch.export.ExportedProgram:
             program = torch.export.load(source)
         except Exception as error:
             path = os.fspath(source)
-            raise InvalidModel(f"{path}: no program of torch.export: {error}", [raised_at(error)]) from error
+            why = f"{path}: no program of torch.export: {_first_line(error)}"
+            raise InvalidModel(why, [raised_at(error)]) from error
     if not isinstance(program, torch.export.ExportedProgram):
         raise InvalidInput(
             f"{type(source).__name__}: a module is exported for arguments",
@@ -113,9 +117,14 @@ def functional(source: Any) -> torch.export.ExportedProgram:
         )
     if not any(map(_writes, program.graph.nodes)):
         return program
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of PyTorch's own functions, which it calls
-        return program.run_decompositions({})
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of PyTorch's own functions, which it calls
+            return program.run_decompositions({})
+    except Exception as error:  # whatever PyTorch takes offence at, in a file that it has read
+        raise InvalidModel(
+            f"{_called(source)}: PyTorch cannot decompose the program: {_first_line(error)}", [raised_at(error)]
+        ) from error
 
 
 def _writes(node: torch.fx.Node) -> bool:

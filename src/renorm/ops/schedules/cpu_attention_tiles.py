@@ -18,7 +18,7 @@ from renorm import te
 from renorm.core.machine import Machine, MatrixUnit
 from renorm.core.target import Target
 from renorm.ops.schedules import attention_axes, cpu_injective, cpu_matrix, cpu_reduction, structure
-from renorm.ops.schedules.paired_weights import terms_at_once
+from renorm.ops.schedules.dot_weights import terms_at_once
 from renorm.ops.shared.attending_in_pairs import PANEL
 from renorm.ops.shared.tags import DOTS, KEYS, MIXED, POWERS, QUERIES, VALUES
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from renorm import te
 from renorm.core.target import Target
-from renorm.expr.nodes import Call, Expr, Load, Reduce, cast
+from renorm.expr.nodes import Call, Const, Expr, Load, Reduce, cast
 from renorm.expr.rewrite import substitute, transform
 from renorm.ops.schedules import cpu_depthwise, cpu_injective, cpu_matrix, cpu_reduction, cpu_tiles, structure
 from renorm.ops.schedules.cpu_products import product
@@ -74,7 +74,7 @@ def _leaves_out(main: te.Tensor, pad: te.Tensor) -> bool:
     edge, which are code of their own, are short. A copy costs up to a half of such a convolution. Of others it costs 0
     to 10 %, with the products that it adds up to 25 % in three dimensions."""
     form = next((_form(x) for x in structure.reads(main) if _held(x) is pad), None)
-    if main.op.tag != "conv" or form is None or not form.cuts:
+    if main.op.tag != "conv" or form is None or not form.cuts or not _is_of_zeros(pad):
         return False
     depth, *_, width = (a.extent for a in main.op.reduce_axis)
     return not cpu_depthwise.is_lanewise(main, form.cuts[0][1]) or depth * width <= cpu_depthwise.EDGE
@@ -101,6 +101,14 @@ def _without_padding(main: te.ComputeOp, pad: te.Tensor) -> Expr:
 
     value = transform(whole.value, inside)
     return Reduce(whole.combiner, value, whole.axes, *conditions)
+
+
+def _is_of_zeros(pad: te.Tensor) -> bool:
+    match pad.op.body if isinstance(pad.op, te.ComputeOp) else None:
+        case Call(args=(_, _, Const(value=0))):
+            return True
+        case _:
+            return False
 
 
 def _form(load: Load) -> layout.Blocking | None:

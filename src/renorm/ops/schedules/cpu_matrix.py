@@ -16,11 +16,12 @@ from collections.abc import Sequence
 from math import inf, prod
 
 from renorm import te
+from renorm.core.dots import PAIRS
 from renorm.core.dtypes import itemsize
 from renorm.core.machine import Machine, MatrixUnit
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, paired_weights, products, structure
-from renorm.ops.schedules.paired_weights import terms_at_once
+from renorm.ops.schedules import cpu_injective, dot_weights, products, structure
+from renorm.ops.schedules.dot_weights import terms_at_once
 from renorm.ops.schedules.tiles import parts
 from renorm.topi import layout
 from renorm.topi.layout import Blocking
@@ -31,17 +32,17 @@ STRIPS, ROWS = 8, 8  # of a plane for threads to share, and of one strip, beside
 def takes(main: te.Tensor, target: Target) -> bool:
     """Return whether a sum of products runs on the matrix unit: of weights in panels and of bfloat16 in memory, over
     which no condition stands."""
-    found = paired_weights.factors(main) if target.has_tiles else None
-    if found is None or not paired_weights.lies_in_panels(found[1]) or structure.condition(main) is not None:
+    found = dot_weights.factors(main) if target.has_tiles else None
+    if found is None or found[2] is not PAIRS or not dot_weights.lies_in_panels(found[1]):
         return False
-    form = paired_weights.read(found[0])
-    return form is not None and form.dtype == paired_weights.DTYPE
+    form = dot_weights.read(found[0])
+    return form is not None and form.dtype == PAIRS.data and structure.condition(main) is None
 
 
 def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -> te.IterVar | None:
     """Schedules a sum that the unit `takes`, whose elements are finished in `tail`: main itself, or an elementwise
     stage after it. Gives the loop over strips of pixels, where all channels of one are computed together."""
-    weights = paired_weights.of(main)
+    weights = dot_weights.of(main)
     assert weights is not None
     width = weights.cuts[1][1]
     is_matmul = main.op.tag == "matmul"
@@ -93,7 +94,7 @@ def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -
     tensorize(s, main, accumulators, weights, pixels[-2:], channel, target)
     if len(around) and not target.spare:
         for x in structure.reads(accumulators):
-            if paired_weights.read(x) is weights and isinstance(x.source, te.Tensor):
+            if dot_weights.read(x) is weights and isinstance(x.source, te.Tensor):
                 s[accumulators].prefetch(layout.source(x.source), panel, 1)
     return around_tiles[-len(rounds) - 1] if rounds else None
 

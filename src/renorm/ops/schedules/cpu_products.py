@@ -14,7 +14,7 @@ from math import prod
 
 from renorm import te
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, cpu_pairs, cpu_rows, structure
+from renorm.ops.schedules import cpu_dots, cpu_injective, cpu_rows, structure
 from renorm.ops.schedules.cpu_tiles import Statistics
 from renorm.ops.schedules.prefetches import prefetch_pixels, prefetch_weights
 from renorm.ops.schedules.products import (
@@ -64,7 +64,7 @@ def _blocks_of_channels(
         s[own].compute_inline()
         spatial = [cpu_injective.fuse(s, tail, spatial)]
     is_ragged = statistics is None and groups_of(main) == 1
-    steps, machine = cpu_pairs.steps(main, target)
+    steps, machine = cpu_dots.steps(main, target)
     tile = register_tile(main.shape, groups_of(main), steps, lanes, machine, is_ragged)
     width = vector_lanes(main.shape[1], groups_of(main), lanes)
     if width < tail.shape[-1]:
@@ -93,7 +93,7 @@ def _blocks_of_channels(
     summed = blocks_summed(main)
     n, channel, *spatial = list(s[main].op.axis)
     vector, lane = s[main].split(channel, factor=lanes)
-    cpu_pairs.register_loops(s, main, [n, *spatial[:-1]], [spatial[-1], vector], lane, target, summed)
+    cpu_dots.register_loops(s, main, [n, *spatial[:-1]], [spatial[-1], vector], lane, target, summed)
     prefetch_weights(s, main, outer, target, passes=main.shape[0])
     if summed[0] == 1:
         prefetch_pixels(s, main, rounds[-1] if rounds else row, tile.pixels, target)

@@ -16,7 +16,7 @@ from math import prod
 from renorm import te
 from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, cpu_packing, cpu_pairs
+from renorm.ops.schedules import cpu_dots, cpu_injective, cpu_packing
 from renorm.ops.schedules.prefetches import STREAMS, prefetch_pixels, prefetch_weights
 from renorm.ops.schedules.products import blocks_summed, depth, groups_of
 from renorm.ops.schedules.tiles import choose_tile
@@ -44,7 +44,7 @@ def vectors_over_channels(
     vectors = _vectors(accumulator, channel, lanes)
     is_turned = channel < len(axes) - 1
     is_ragged = not is_turned and _shares_lines(tail, lanes, target)
-    steps, machine = cpu_pairs.steps(accumulator, target)
+    steps, machine = cpu_dots.steps(accumulator, target)
     most = _vectors_followed(tail, lanes, target) if is_turned else None
     tile, _ = choose_tile(pixels, vectors, machine, depth=steps, most=most, is_ragged=is_ragged)
     outer, inside = s[tail].split(axes[channel], factor=tile.vectors * lanes)
@@ -73,7 +73,7 @@ def vectors_over_channels(
         inner = [*([own[pixel]] if pixel is not None else []), vector]
         others = [a for i, a in enumerate(own) if i not in (channel, pixel)]
         if stage is accumulator:
-            cpu_pairs.register_loops(s, stage, others, inner, lane, target, summed)
+            cpu_dots.register_loops(s, stage, others, inner, lane, target, summed)
         else:
             cpu_injective.register_loops(s, stage, others, inner, lane)
     if not is_packed:

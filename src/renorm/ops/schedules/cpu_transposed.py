@@ -17,10 +17,10 @@ from renorm import te
 from renorm.core.target import Target
 from renorm.ops.schedules import (
     cpu_convolution,
+    cpu_dots,
     cpu_injective,
     cpu_matrix,
-    cpu_pairs,
-    paired_weights,
+    dot_weights,
     products,
     structure,
     tiles,
@@ -105,7 +105,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     depth = sum(_depth(main, phased) for main in mains)
     channels, groups = mains[0].shape[1], products.groups_of(mains[0])
     over_channels = products.fills_vectors(channels, groups, lanes)
-    weights = paired_weights.of(mains[0]) if all(cpu_matrix.takes(t, target) for t in mains) else None
+    weights = dot_weights.of(mains[0]) if all(cpu_matrix.takes(t, target) for t in mains) else None
     if weights is not None:
         height, length = cpu_matrix.choose(rows_columns, weights.cuts[1][1], target)
         tile, over_channels = PhaseTile(height, length, weights.cuts[1][1] // lanes, 1), True
@@ -211,7 +211,7 @@ def _block(
             inner += [*positions[-2:-1], axes[1]]
             lane = positions[-1]
         if stage is accumulator:
-            cpu_pairs.register_loops(s, stage, around, inner, lane, target, products.blocks_summed(stage))
+            cpu_dots.register_loops(s, stage, around, inner, lane, target, products.blocks_summed(stage))
         else:
             cpu_injective.register_loops(s, stage, around, inner, lane)
             s[accumulator].compute_at(s[main], around[-1])

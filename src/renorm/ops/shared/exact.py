@@ -35,7 +35,7 @@ def elementwise(f: Callable[..., Any], *operands: Known) -> np.ndarray[Any, Any]
     result = np.empty(spread[0].shape, dtype=object)
     if result.size > MOST:
         return None
-    for index in np.ndindex(result.shape):
+    for index in np.ndindex(result.shape) if result.size else ():  # which is slow along many of no elements
         element = f(*(a[index] for a in spread))
         if element is None:
             return None

@@ -3,14 +3,33 @@
 What an operator means is stated where the formats leave it to their implementation.
 """
 
-from renorm.frontends.tflite.operators import arithmetic, moving, products, recurrent, reducing, windows
+from renorm.frontends.tflite.operators import (
+    arithmetic,
+    control,
+    detection,
+    indexing,
+    moving,
+    products,
+    recurrent,
+    reducing,
+    signal,
+    stablehlo,
+    transposed,
+    windows,
+)
 
 _ALL = [
     *arithmetic.OPERATORS,
+    *control.OPERATORS,
+    *detection.OPERATORS,
+    *indexing.OPERATORS,
     *moving.OPERATORS,
     *products.OPERATORS,
     *recurrent.OPERATORS,
     *reducing.OPERATORS,
+    *signal.OPERATORS,
+    *stablehlo.OPERATORS,
+    *transposed.OPERATORS,
     *windows.OPERATORS,
 ]
 

@@ -82,6 +82,33 @@ def _zeros(x: Value) -> Value:
     return ops.expand(x.graph.constant(np.asarray(0, x.dtype), "zero"), shape=shape)
 
 
+def _atan2(y: Value, x: Value) -> Value:
+    """Return the angle of (x, y): that of y / x, a half turn further where x is negative."""
+    zero, pi = np.asarray(0, y.dtype), np.asarray(np.pi, y.dtype)
+    are_infinite = ops.logical_and(ops.isinf(x), ops.isinf(y))
+    a, b = (ops.where(are_infinite, ops.sign(v), v) for v in (y, x))
+    ratio = ops.where(ops.logical_and(ops.equal(a, zero), ops.equal(b, zero)), a, ops.div(a, b))
+    turn = ops.where(ops.less(a, zero), -pi, pi)
+    return ops.add(ops.atan(ratio), ops.where(ops.less(b, zero), turn, zero))
+
+
+def _fake_quant(call: OperatorCall, x: Value) -> Value:
+    """The nearest of 2^bits numbers between two, of which one is zero."""
+    low, high = float(call.option("min", 0.0)), float(call.option("max", 0.0))
+    least = 1 if call.option("narrow_range", False) else 0
+    most = (1 << int(call.option("num_bits", 8))) - 1
+    step = np.float32((high - low) / (most - least))
+    zero = np.float32(np.clip(np.floor(least - low / step + 0.5), least, most))
+    low, high = np.float32((least - zero) * step), np.float32((most - zero) * step)
+    steps = ops.floor(ops.add(ops.div(ops.sub(ops.clip(x, low, high), low), step), np.float32(0.5)))
+    return ops.add(ops.mul(steps, step), low)
+
+
+def _right_shift(x: Value, by: Value) -> Value:
+    """By a negative number of bits not at all, by all bits or more as far as they go."""
+    return ops.bit_shift(x, ops.max(by, np.asarray(0, by.dtype)), direction="RIGHT")
+
+
 # --- written ----------------------------------------------------------------------------------------------------------
 
 
@@ -178,10 +205,14 @@ OPERATORS = [
     *(Operator(kind, op, _same, _same_written, fuses=True) for kind, op in _FUSING.items()),
     *(Operator(name, read=_activation(name), between=[0]) for name in activations.CUTTING if name != "RELU"),
     Operator("", "batch_norm", write=_batch_norm, fuses=True),
+    Operator("ATAN2", read=_composed(_atan2)),
+    Operator("BITWISE_XOR", read=_composed(ops.bitwise_xor)),
     Operator("CAST", "cast", _unary(_cast), _cast_written),
     Operator("", "clip", write=_clip),
     Operator("DEQUANTIZE", read=_unary(lambda _, x: x)),  # both sides stand for the same real numbers
     Operator("ELU", "elu", _same, _elu),
+    Operator("DENSIFY", read=_unary(lambda _, x: x)),  # its operand was read dense
+    Operator("FAKE_QUANT", read=_unary(_fake_quant)),
     Operator("FLOOR_DIV", read=_composed(_floor_div)),
     Operator("FLOOR_MOD", read=_composed(_floor_mod)),
     Operator("GELU", "gelu", _unary(_gelu), _gelu_written),
@@ -193,6 +224,7 @@ OPERATORS = [
     Operator("POW", "pow", _same, _pow),
     Operator("QUANTIZE", read=_unary(lambda _, x: x), between=[0]),
     Operator("RELU", "relu", _same, _same_written, between=[0]),
+    Operator("RIGHT_SHIFT", read=_composed(_right_shift)),
     Operator("SELECT_V2", "where", _same, _same_written, between=[1, 2]),
     Operator("SQUARE", read=_composed(_square)),
     Operator("SQUARED_DIFFERENCE", read=_composed(lambda a, b: _square(ops.sub(a, b)))),

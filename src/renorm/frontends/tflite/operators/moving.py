@@ -13,7 +13,7 @@ from renorm.frontends.orders import First
 from renorm.frontends.tflite.call import OperatorCall, View
 from renorm.frontends.tflite.emission import Emission
 from renorm.frontends.tflite.operator import ALL, Operator
-from renorm.frontends.tflite.tensors import Array
+from renorm.frontends.tflite.tensors import COMPLEX, Array
 from renorm.graph.ir import Value
 from renorm.ops.pad import Pad
 
@@ -30,17 +30,22 @@ def _reshape(call: OperatorCall) -> Value:
     stated = None if call.options is None else call.options["new_shape"]
     if not call.has(1) and stated is None:
         raise InvalidModel("RESHAPE states no shape")
+    if call.tensor(0).dtype == COMPLEX:
+        shape = [*(call.integers(1, "its shape") if stated is None else map(int, stated)), 2]
+        return ops.reshape(call.stored(0), shape=np.asarray(shape, np.int64))
     shape = _shape(call, 1) if call.has(1) else np.asarray(stated, np.int64)
     return ops.reshape(call.stored(0), shape=shape, allowzero=True)
 
 
 def _squeeze(call: OperatorCall) -> Value:
     axes = [] if call.options is None else [int(a) for a in call.options.items("squeeze_dims")]
-    return ops.squeeze(call.stored(0), axes=tuple(axes) or None)
+    x, rank = call.stored(0), call.rank(0)
+    return ops.squeeze(x, axes=tuple(a + rank if a < 0 else a for a in axes) or None)
 
 
 def _expand_dims(call: OperatorCall) -> Value:
-    return ops.unsqueeze(call.stored(0), axes=tuple(call.integers(1, "its axis")))
+    (axis,) = call.integers(1, "its axis")
+    return ops.unsqueeze(call.stored(0), axes=(axis + call.rank(0) + 1 if axis < 0 else axis,))
 
 
 def _transpose(call: OperatorCall) -> Value:
@@ -97,25 +102,38 @@ def _cut(view: View, begin: Sequence[int], end: Sequence[int], steps: Sequence[i
 
 
 def _strided_slice(call: OperatorCall) -> Value | First:
-    """Cut as x[begin:end:stride, ...] of NumPy, with bits of masks for what stands in the brackets."""
+    """Cut as x[begin:end:stride, ...] of NumPy, with bits of masks for what stands in the brackets: an end that is left
+    out, an ellipsis, a new axis, an index in the place of a slice."""
     masks = {m: int(call.option(f"{m}_mask", 0)) for m in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")}
-    if masks["ellipsis"] or masks["new_axis"]:
-        raise UnsupportedOp("STRIDED_SLICE with an ellipsis or a new axis is not read", do="export plain slices")
-    begin, end, steps = (call.integers(i, what) for i, what in ((1, "its begin"), (2, "its end"), (3, "its strides")))
-    if call.option("offset", False):
-        end = [b + e for b, e in zip(begin, end, strict=True)]
-    shrunk = [a for a in range(len(begin)) if masks["shrink_axis"] >> a & 1]
-    for a, step in enumerate(steps):
-        if a in shrunk:
-            end[a], steps[a] = (begin[a] + 1) or _BEHIND, 1
-            continue
-        if masks["begin"] >> a & 1:
-            begin[a] = 0 if step > 0 else _BEHIND
-        if masks["end"] >> a & 1:
-            end[a] = _BEHIND if step > 0 else _BEFORE
-    view = call.aligned(0) if not shrunk else View([call.stored(0)])
+    given = [call.integers(i, what) for i, what in ((1, "its begin"), (2, "its end"), (3, "its strides"))]
+    rank, count = call.tensor(0).value.rank, len(given[0])
+    bit = {m: [bool(mask >> k & 1) for k in range(count)] for m, mask in masks.items()}
+    wide = next((k for k in range(count) if bit["ellipsis"][k]), count)
+    spared = rank - sum(not bit["new_axis"][k] and k != wide for k in range(count))  # axes that the ellipsis stands for
+    if spared < 0:
+        raise InvalidModel(f"it cuts {rank - spared} axes of {rank}")
+    begin, end, steps = [0] * rank, [_BEHIND] * rank, [1] * rank
+    axis, shrunk, new, place = 0, list[int](), list[int](), 0
+    for k, (first, last, step) in enumerate(zip(*given, strict=True)):
+        if k == wide:
+            axis, place = axis + spared, place + spared
+        elif bit["new_axis"][k]:
+            new.append(place)
+            place += 1
+        elif bit["shrink_axis"][k]:
+            begin[axis], end[axis] = first, (first + 1) or _BEHIND
+            shrunk.append(axis)
+            axis += 1
+        else:
+            last = first + last if call.option("offset", False) else last
+            begin[axis] = (0 if step > 0 else _BEHIND) if bit["begin"][k] else first
+            end[axis] = (_BEHIND if step > 0 else _BEFORE) if bit["end"][k] else last
+            steps[axis] = step
+            axis, place = axis + 1, place + 1
+    view = call.aligned(0) if not shrunk and not new else View([call.stored(0)])
     y = _cut(view, begin, end, steps)
-    return view.result(ops.squeeze(y, axes=tuple(shrunk)) if shrunk else y)
+    y = ops.squeeze(y, axes=tuple(shrunk)) if shrunk else y
+    return view.result(ops.unsqueeze(y, axes=tuple(new)) if new else y)
 
 
 def _pad(call: OperatorCall) -> Value | First:
@@ -167,29 +185,12 @@ def _reversed(x: Value, axis: int, start: int, end: int) -> Value:
     return ops.slice(x, *(np.asarray([v], np.int64) for v in (start, end, axis, -1)))
 
 
-def _gather(call: OperatorCall) -> Value:
-    if call.option("batch_dims", 0):
-        raise UnsupportedOp("GATHER with batch_dims is not read", do="export it without")
-    return ops.gather(call.stored(0), call.stored(1), axis=int(call.option("axis", 0)))
-
-
-def _gather_nd(call: OperatorCall) -> Value:
-    return ops.gather_nd(call.stored(0), ops.cast(call.stored(1), to="int64"))
-
-
 def _fill(call: OperatorCall) -> Value:
     return ops.expand(call.stored(1), shape=_shape(call, 0))
 
 
 def _range(call: OperatorCall) -> Value:
     return ops.range(*(call.stored(i) for i in range(3)))
-
-
-def _one_hot(call: OperatorCall) -> Value:
-    on, off = call.array(2, "its value"), call.array(3, "its other value")
-    (depth,) = call.integers(1, "its depth")
-    values = np.concatenate([off.reshape(1), on.reshape(1)])
-    return ops.one_hot(call.stored(0), np.asarray(depth, np.int64), values, axis=int(call.option("axis", -1)))
 
 
 def _reverse(call: OperatorCall) -> Value | First:
@@ -308,14 +309,6 @@ def _pad_written(e: Emission) -> None:
             raise UnsupportedOp(f"padding by {mode} is not one the formats have")
 
 
-def _gather_written(e: Emission) -> None:
-    x, indices = e.operand(0), e.operand(1)
-    axis = normalize_axis(e.attribute("axis"), x.rank)
-    if indices.data is not None and indices.data.size and indices.data.min() < 0:
-        raise UnsupportedOp("negative indices are not written")
-    e.operator([e.subgraph.plain(x), e.subgraph.plain(indices)], axis=axis)
-
-
 def _expand_written(e: Emission) -> None:
     e.operator([e.subgraph.plain(e.operand(0)), e.subgraph.shape(e.result)], version=2)
 
@@ -344,18 +337,15 @@ OPERATORS = [
     Operator("BATCH_TO_SPACE_ND", "batch_to_space", _batches, _batches_written, between=[0]),
     Operator("BROADCAST_TO", "expand", _broadcast_to, _expand_written, between=[0]),
     Operator("CONCATENATION", "concat", _concatenation, _concat_written, between=ALL),
-    Operator("EXPAND_DIMS", read=_expand_dims, between=[0]),
+    Operator("EXPAND_DIMS", read=_expand_dims, between=[0], is_complex=True),
     Operator("FILL", read=_fill),
-    Operator("GATHER", "gather", _gather, _gather_written, between=[0]),
-    Operator("GATHER_ND", read=_gather_nd, between=[0]),
     Operator("MIRROR_PAD", read=_mirror_pad, between=[0]),
-    Operator("ONE_HOT", read=_one_hot),
     Operator("PACK", read=_pack, between=ALL),
     Operator("PAD", "pad", _pad, _pad_written),
     Operator("PADV2", read=_pad, between=[0, 2]),
     Operator("RANGE", read=_range),
     Operator("RANK", read=_rank),
-    Operator("RESHAPE", "reshape", _reshape, _reshape_written, between=[0]),
+    Operator("RESHAPE", "reshape", _reshape, _reshape_written, between=[0], is_complex=True),
     Operator("RESHAPE", "flatten", write=_reshape_written),
     Operator("RESHAPE", "squeeze", write=_reshape_written),
     Operator("RESHAPE", "unsqueeze", write=_reshape_written),
@@ -365,7 +355,7 @@ OPERATORS = [
     Operator("SPACE_TO_BATCH_ND", "space_to_batch", _batches, _batches_written),
     Operator("SPLIT", read=_split, between=[1]),
     Operator("SPLIT_V", "split", _split_v, _split_written, between=[0]),
-    Operator("SQUEEZE", read=_squeeze, between=[0]),
+    Operator("SQUEEZE", read=_squeeze, between=[0], is_complex=True),
     Operator("STRIDED_SLICE", "slice", _strided_slice, _slice_written, between=[0]),
     Operator("TILE", "tile", _tile, _tile_written, between=[0]),
     Operator("TRANSPOSE", "transpose", _transpose, _transpose_written, between=[0]),

@@ -182,6 +182,8 @@ OPERATORS = [
     Operator("LOG_SOFTMAX", "log_softmax", _log_softmax, _softmax_written),
     Operator("MEAN", "reduce_mean", _reduction, _reduced, between=[0]),
     Operator("MEAN", "global_average_pool", write=_reduced),
+    Operator("REDUCE_ALL", "reduce_min", _reduction),
+    Operator("REDUCE_ANY", "reduce_max", _reduction),
     Operator("REDUCE_MAX", "reduce_max", _reduction, _reduced, between=[0]),
     Operator("REDUCE_MIN", "reduce_min", _reduction, _reduced, between=[0]),
     Operator("REDUCE_PROD", "reduce_prod", _reduction, _reduced),

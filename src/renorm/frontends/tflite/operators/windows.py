@@ -1,4 +1,4 @@
-"""Operators with a window: convolutions, transposed ones, pooling, resizing. All of them want channels first."""
+"""Operators with a window: convolutions, pooling, resizing. All of them want channels first."""
 
 from __future__ import annotations
 
@@ -17,29 +17,28 @@ from renorm.frontends.tflite.emission import Emission
 from renorm.frontends.tflite.operator import Operator
 from renorm.frontends.tflite.tensors import Array
 from renorm.graph.ir import Value
-from renorm.ops.conv_transpose import ConvTranspose
 from renorm.ops.shared.window import Windowed
 
 
 def _auto_pad(call: OperatorCall) -> str:
     """SAME has the more elements after where their number is odd."""
-    return "SAME_UPPER" if call.option("padding", 0) == _padding(call, "SAME") else "VALID"
+    return "SAME_UPPER" if call.option("padding", 0) == padding_number(call, "SAME") else "VALID"
 
 
-def _padding(call: OperatorCall, name: str) -> int:
+def padding_number(call: OperatorCall, name: str) -> int:
     if call.options is None:
         raise InvalidModel("it has no options")
     return call.options.schema.enums["Padding"][name]
 
 
-def _per_axis(call: OperatorCall, form: str, axes: Iterable[str] = "hw") -> tuple[int, ...]:
+def per_axis(call: OperatorCall, form: str, axes: Iterable[str] = "hw") -> tuple[int, ...]:
     found = tuple(int(call.option(form.format(a), 1)) for a in axes)
     if min(found) < 1:
         raise InvalidModel(f"{form.format('*')} {list(found)} must be at least 1")
     return found
 
 
-def _weight(call: OperatorCall, index: int, perm: tuple[int, ...]) -> Value:
+def turned_weight(call: OperatorCall, index: int, perm: tuple[int, ...]) -> Value:
     """Return a weight with its axes in the order of the graph's ops; transposed now where it is constant."""
     held = call.stored(index)
     if held.rank != len(perm):
@@ -51,15 +50,15 @@ def _weight(call: OperatorCall, index: int, perm: tuple[int, ...]) -> Value:
 
 def _conv(call: OperatorCall, x: Value, w: Value, group: int, axes: str = "hw") -> First:
     window = {
-        "strides": _per_axis(call, "stride_{}", axes),
-        "dilations": _per_axis(call, "dilation_{}_factor", axes),
+        "strides": per_axis(call, "stride_{}", axes),
+        "dilations": per_axis(call, "dilation_{}_factor", axes),
         "auto_pad": _auto_pad(call),
     }
     return First(ops.conv(x, w, call.bias(2), group=group, **window))
 
 
 def conv_2d(call: OperatorCall) -> First:
-    x, w = call.first(0), _weight(call, 1, (0, 3, 1, 2))
+    x, w = call.first(0), turned_weight(call, 1, (0, 3, 1, 2))
     channels, per_group = x.shape[1], w.shape[1]
     if not isinstance(channels, int) or not isinstance(per_group, int) or not per_group or channels % per_group:
         raise InvalidModel(f"{channels} channels of {x.name!r} are no multiple of the weight's {per_group}")
@@ -68,7 +67,7 @@ def conv_2d(call: OperatorCall) -> First:
 
 def depthwise_conv_2d(call: OperatorCall) -> First:
     """The weight is [1, H, W, C * multiplier]; results of one channel stand side by side."""
-    x, w = call.first(0), _weight(call, 1, (3, 0, 1, 2))
+    x, w = call.first(0), turned_weight(call, 1, (3, 0, 1, 2))
     channels = x.shape[1]
     if not isinstance(channels, int):
         raise InvalidModel(f"the number of channels of {x.name!r} is not known")
@@ -76,37 +75,13 @@ def depthwise_conv_2d(call: OperatorCall) -> First:
 
 
 def conv_3d(call: OperatorCall) -> First:
-    return _conv(call, call.first(0), _weight(call, 1, (4, 3, 0, 1, 2)), 1, "dhw")
-
-
-def transpose_conv(call: OperatorCall) -> First:
-    """Inputs: the result's shape, the weight [O, H, W, I], x, and a bias from version 3 on."""
-    shape = call.integers(0, "the shape of its result")
-    x, w = call.first(2), _weight(call, 1, (3, 0, 1, 2))
-    strides = _per_axis(call, "stride_{}")
-    extents, kernel = [int(str(d)) for d in x.shape[2:]], [int(str(d)) for d in w.shape[2:]]
-    if len(shape) != 4:
-        raise InvalidModel(f"the shape of its result has {len(shape)} elements, expected 4")
-    before, after, rest = list[int](), list[int](), list[int]()
-    for out, extent, k, stride in zip(shape[1:3], extents, kernel, strides):
-        full = (extent - 1) * stride + k
-        is_same = call.option("padding", 0) == _padding(call, "SAME")
-        cut = max(full - out, 0) if is_same else 0
-        before.append(cut // 2)
-        after.append(cut - cut // 2)
-        rest.append(out - (full - cut))
-    if min(rest) < 0:
-        raise InvalidModel(f"the shape of its result, {shape}, cuts what VALID leaves whole")
-    y = ops.conv_transpose(
-        x, w, call.bias(3), strides=strides, pads=(*before, *after), output_padding=tuple(rest),
-    )  # fmt: skip
-    return First(y)
+    return _conv(call, call.first(0), turned_weight(call, 1, (4, 3, 0, 1, 2)), 1, "dhw")
 
 
 def _pool(call: OperatorCall) -> First:
     window = {
-        "kernel_shape": _per_axis(call, "filter_{}", ("height", "width")),
-        "strides": _per_axis(call, "stride_{}"),
+        "kernel_shape": per_axis(call, "filter_{}", ("height", "width")),
+        "strides": per_axis(call, "stride_{}"),
         "auto_pad": _auto_pad(call),
     }
     if call.kind == "L2_POOL_2D":
@@ -136,7 +111,7 @@ def _blocks(call: OperatorCall) -> First:
 # --- written ----------------------------------------------------------------------------------------------------------
 
 
-def _step(values: tuple[int, ...], form: str) -> dict[str, int]:
+def step(values: tuple[int, ...], form: str) -> dict[str, int]:
     return {form.format(a): v for a, v in zip("hw", values)}
 
 
@@ -204,8 +179,8 @@ def _conv_written(e: Emission) -> None:
     )
     fields: dict[str, Any] = {
         "padding": window.padding,
-        **_step(window.strides, "stride_{}"),
-        **_step(window.dilations, "dilation_{}_factor"),
+        **step(window.strides, "stride_{}"),
+        **step(window.dilations, "dilation_{}_factor"),
     }
     if group == channels and group > 1:
         weight = e.subgraph.constant(e.data(1, "its weight").transpose(1, 2, 3, 0), w.name)
@@ -216,47 +191,6 @@ def _conv_written(e: Emission) -> None:
     e.operator([window.x, e.subgraph.last(w), bias], True, version=1 if group == 1 else 6, **fields)
 
 
-def _conv_transpose_written(e: Emission) -> None:
-    """Where SAME and VALID cut off other elements, VALID leaves all of them and a slice cuts."""
-    x, w, b = e.operand(0), e.operand(1), e.optional(2)
-    op, y = e.node.op, e.node.output
-    assert isinstance(op, ConvTranspose)
-    if x.rank != 4 or op.group != 1 or any(d != 1 for d in op.along("dilations", x.rank - 2)):
-        raise UnsupportedOp("TRANSPOSE_CONV has 2 spatial axes, one group and no dilation")
-    if not (x.type.is_static and y.type.is_static):
-        raise UnsupportedOp(f"the shape of {y.name!r} is not known", do="give shapes of the inputs")
-    enum, strides = e.subgraph.schema.enums["Padding"], op.along("strides", 2)
-    kernel, extents, wanted = ([int(str(d)) for d in v.shape[2:]] for v in (w, x, y))
-    full = [(n - 1) * s + k for n, s, k in zip(extents, strides, kernel)]
-    before = [int(str(lo)) for _, lo, _ in op.results(extents, kernel)]
-    weight = e.subgraph.constant(e.data(1, "its weight").transpose(1, 2, 3, 0), w.name)
-    n, channels = int(str(x.shape[0])), int(str(y.shape[1]))
-    version = 4 if e.activation != "NONE" else 3 if b is not None else 1
-    fields: dict[str, Any] = {**_step(strides, "stride_{}")}
-
-    def given(spatial: Sequence[int]) -> list[int]:
-        shape = e.subgraph.integers((n, *spatial, channels), "shape")
-        return [shape, weight, e.subgraph.last(x), *([] if b is None else [e.subgraph.plain(b)])]
-
-    def fits(spatial: Sequence[int], padding: str) -> bool:
-        """Return whether a convolution of that result with that padding would have x's extents, as the formats ask."""
-        less = [k - 1 if padding == "VALID" else 0 for k in kernel]
-        return all(-(-(o - k) // s) == n for o, k, s, n in zip(spatial, less, strides, extents))
-
-    halves = [max(f - o, 0) // 2 for f, o in zip(full, wanted)]
-    for padding, cut in (("VALID", [0, 0]), ("SAME", halves)):
-        if before == cut and fits(wanted, padding):
-            e.operator(given(wanted), True, version=version, padding=enum[padding], **fields)
-            return
-    ends = [max(f, lo + o) for f, lo, o in zip(full, before, wanted)]
-    if not fits(ends, "VALID"):
-        raise UnsupportedOp(f"output_padding {list(op.along('output_padding', 2, 0, 0))} is not below the strides")
-    made = e.subgraph.tensor(y.dtype, (n, *ends, channels), f"{e.node.name}.whole")
-    e.subgraph.operator(e.kind, given(ends), [made], version, e.activation, padding=enum["VALID"], **fields)
-    begin, size = e.subgraph.integers((0, *before, 0), "begin"), e.subgraph.integers((n, *wanted, channels), "size")
-    e.operator([made, begin, size], True, kind="SLICE")
-
-
 def _pool_written(e: Emission) -> None:
     kernel, is_average = e.attribute("kernel_shape"), e.node.op.name == "average_pool"
     counts = is_average and e.attribute("count_include_pad")
@@ -265,7 +199,7 @@ def _pool_written(e: Emission) -> None:
     is_same = window.padding == e.number("Padding", "SAME")
     if any(d != 1 for d in window.dilations) or (counts and is_same):
         raise UnsupportedOp("the formats have no such pooling: its window is dilated, or counts what is padded")
-    fields: dict[str, Any] = {"padding": window.padding, **_step(window.strides, "stride_{}")}
+    fields: dict[str, Any] = {"padding": window.padding, **step(window.strides, "stride_{}")}
     e.operator([window.x], True, filter_height=kernel[0], filter_width=kernel[1], **fields)
 
 
@@ -319,5 +253,4 @@ OPERATORS = [
     Operator("RESIZE_BILINEAR", read=_resize, between=[0]),
     Operator("RESIZE_NEAREST_NEIGHBOR", "resize", _resize, _resize_written, between=[0]),
     Operator("SPACE_TO_DEPTH", "space_to_depth", _blocks, _blocks_written, between=[0]),
-    Operator("TRANSPOSE_CONV", "conv_transpose", transpose_conv, _conv_transpose_written, fuses=True),
 ]

@@ -1,13 +1,13 @@
-"""Tensorized loops over accumulators in registers to instructions that multiply pairs of bfloat16 (AVX512_BF16).
+"""Tensorized loops over accumulators in registers to instructions that sum products of neighbours (`core.dots`).
 
     zero       C[j] = 0                                       a register is cleared
-    product    C[j] += A[p] * B[j, p]                         vdpbf16ps, j of 4, 8 or 16, p of 2
+    product    C[j] += A[p] * B[j, p]                         j of 4, 8 or 16; p of 2: vdpbf16ps, of 4: vpdpbusd
 
 C is any buffer that no matrix unit holds; of scope register, it stays in one. In A and B, p runs over neighbours, and
-in B j over pairs of them; either may be 0, beyond a last row or vector. A pair of A is a number of 32 bits in all
+in B j over groups of them; either may be 0, beyond a last row or vector. A group of A is a number of 32 bits in all
 lanes, which all vectors that it is multiplied with share.
 
-Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, VDPBF16PS.
+Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, VDPBF16PS and VPDPBUSD.
 """
 
 from __future__ import annotations
@@ -18,18 +18,22 @@ from renorm.codegen.llvm.expressions import Expressions
 from renorm.codegen.llvm.memory import Storage
 from renorm.codegen.llvm.nests import count, factors_of, first, is_zero, nest, slopes_of
 from renorm.codegen.llvm.ssa import I32, Function, Value, constant, vector
+from renorm.codegen.llvm.types import register_type
+from renorm.core.dots import PAIRS, QUADS, Dot
 from renorm.expr.nodes import Expr, Load, Ramp, as_expr
 from renorm.expr.rewrite import depends_on
 from renorm.tir.nodes import Buffer, For, Store
 
-LANES = (4, 8, 16)  # of float32 in a register
+LANES = (4, 8, 16)  # of 32 bits in a register
+# By LLVM: its name, of what its operands are vectors, and how many of these a lane has
+_INTRINSICS = {PAIRS: ("avx512bf16.dpbf16ps", "bfloat", 2), QUADS: ("avx512.vpdpbusd", "i8", 4)}
 
 
-class Pairs:
-    """Emits tensorized loops into one function."""
+class Dots:
+    """Emits tensorized loops into one function. dots: the instructions that there are."""
 
-    def __init__(self, function: Function, x: Expressions):
-        self._f, self._x = function, x
+    def __init__(self, function: Function, x: Expressions, dots: Sequence[Dot]):
+        self._f, self._x, self._dots = function, x, dots
 
     def emit(self, s: For) -> bool:
         """Emits tensorized loops; returns whether there is an instruction for them."""
@@ -40,7 +44,10 @@ class Pairs:
         if store is None or slopes is None or slopes[loops[0].var] != 1 or lanes not in LANES:
             return False
         is_start = len(loops) == 1 and is_zero(store.value)
-        value = constant(vector("float", lanes), 0) if is_start else self._product(loops, store)
+        if is_start and self._dots and store.buffer.dtype in {dot.sums for dot in self._dots}:
+            value = constant(register_type(store.buffer.dtype, lanes), 0)
+        else:
+            value = next((v for dot in self._dots if (v := self._product(loops, store, dot)) is not None), None)
         if value is not None:
             self._x.memory.store(*self._sums(loops, store), value, None)
         return value is not None
@@ -50,22 +57,25 @@ class Pairs:
         index = Ramp(first(store.index, loops), as_expr(1), count(loops[0]))
         return self._x.memory.places[store.buffer], index
 
-    def _product(self, loops: Sequence[For], store: Store) -> Value | None:
-        """The sums with a product added to each; None where loops say something else."""
-        found = factors_of(store)
-        if found is None or len(loops) != 2 or count(loops[1]) != 2:
+    def _product(self, loops: Sequence[For], store: Store, dot: Dot) -> Value | None:
+        """The sums with products added to each; None where loops say something else."""
+        found = factors_of(store, dot)
+        if found is None or len(loops) != 2 or count(loops[1]) != dot.count:
             return None
-        shared, own = found if self._is(found[0], loops, (0, 1)) and self._is(found[1], loops, (2, 1)) else found[::-1]
-        if not (self._is(shared, loops, (0, 1)) and self._is(own, loops, (2, 1))):
+        either = (found, found[::-1]) if dot.data == dot.weight else (found,)
+        moves = (0, 1), (dot.count, 1)
+        sides = next((x for x in either if all(self._is(e, loops, m) for e, m in zip(x, moves))), None)
+        if sides is None:
             return None
-        both, lanes = self._held(shared, loops, 2), count(loops[0])
-        a = self._f.splat(self._f.pure(f"bitcast {both.typed} to i32", I32, both), lanes)
-        b = self._held(own, loops, 2 * lanes)
+        shared, lanes = self._held(sides[0], loops, dot.count, dot), count(loops[0])
+        a = self._f.splat(self._f.pure(f"bitcast {shared.typed} to i32", I32, shared), lanes)
+        b = self._held(sides[1], loops, dot.count * lanes, dot)
         c = self._x.memory.load(*self._sums(loops, store), None)
-        t = vector("bfloat", 2 * lanes)
-        pairs = [self._f.pure(f"bitcast {x.typed} to {t}", t, x) for x in (a, b)]
-        name = f"@llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}"
-        return self._f.pure(f"call {c.type} {name}({c.typed}, {pairs[0].typed}, {pairs[1].typed})", c.type, c, *pairs)
+        name, element, parts = _INTRINSICS[dot]
+        t = vector(element, parts * lanes)
+        a, b = (x if x.type == t else self._f.pure(f"bitcast {x.typed} to {t}", t, x) for x in (a, b))
+        call = f"call {c.type} @llvm.x86.{name}.{32 * lanes}({c.typed}, {a.typed}, {b.typed})"
+        return self._f.pure(call, c.type, c, a, b)
 
     def _is(self, e: Expr, loops: Sequence[For], moves: tuple[int, int]) -> bool:
         """Return whether a factor moves so far with each of two loops, and is there for all of their rounds or for
@@ -77,10 +87,10 @@ class Pairs:
         is_even = condition is None or not any(depends_on(condition, v) for v in variables)
         return is_even and slopes is not None and tuple(slopes[v] for v in variables) == moves
 
-    def _held(self, e: Expr, loops: Sequence[For], lanes: int) -> Value:
+    def _held(self, e: Expr, loops: Sequence[For], lanes: int, dot: Dot) -> Value:
         """Return so many neighbours from where all loops begin; 0 for a factor that is not there."""
         if not isinstance(e, Load):
-            return constant(vector("i16", lanes), 0)
+            return constant(vector(f"i{32 // dot.count}", lanes), 0)
         assert isinstance(e.source, Buffer)  # loads of tensors are gone with lowering
         condition = None if e.predicate is None else self._x.value(e.predicate)
         return self._x.memory.held(self._x.memory.places[e.source], first(e.indices[0], loops), lanes, condition)

@@ -1,19 +1,23 @@
-"""CPU: how memory holds constant weights whose products are of pairs of bfloat16, and which sums read such weights.
+"""CPU: how memory holds constant weights for instructions that take neighbours, and which sums read such weights.
 
     panels    [channels / w, ..., summed / 2k, k, w, 2]     rows of a matrix unit's registers, w of up to 32 channels
-    vectors   [channels / v, ..., summed / 2k, k, v, 2]     v of a vector register; without k where data has no blocks
+    vectors   [channels / v, ..., summed / nk, k, v, n]     v of a vector register; without k where data has no blocks
 
-A pair is two neighbours of what is summed over. Everything else about a kernel says its schedule: `cpu_matrix` where
-weights lie in panels, `cpu_pairs` where they lie in vectors.
+n neighbours of what is summed over lie side by side: pairs of bfloat16, quads of bytes (`core.dots`). Everything else
+about a kernel says its schedule: `cpu_matrix` where weights lie in panels, `cpu_dots` where they lie in vectors.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from renorm import te
+from renorm.core import dots
 from renorm.core.dims import is_static, static
+from renorm.core.dots import PAIRS, Dot
 from renorm.core.machine import Machine, MatrixUnit
 from renorm.core.target import Target
-from renorm.expr.nodes import Binary, Expr, Load, Reduce
+from renorm.expr.nodes import Binary, Cast, Expr, Load, Reduce
 from renorm.graph.ir import Node
 from renorm.graph.layout import Layout
 from renorm.ops.schedules import structure
@@ -21,27 +25,28 @@ from renorm.ops.schedules.products import SCHEDULES
 from renorm.topi import layout
 from renorm.topi.layout import Blocking
 
-DTYPE = "bfloat16"
 FEWEST = 8  # channels, and terms of a sum, that are worth an instruction for 16 and 32
 
 
 def held(node: Node, index: int, data: Layout | None, target: Target) -> Blocking | None:
-    """Return how memory holds the constant weight of a node, operand `index`, for products of pairs; None where there
-    are none. data: how memory holds what it is multiplied with, in bfloat16."""
-    machine = Machine.of(target)
-    if node.op.scheduled_as not in SCHEDULES or data is None or (machine.matrix is None and not machine.pairs):
+    """Return how memory holds the constant weight of a node, operand `index`, for products of neighbours; None where
+    there are none. data: how memory holds what it is multiplied with."""
+    machine, dot = Machine.of(target), dots.of_data(data.dtype) if data is not None else None
+    is_of_unit = machine.matrix is not None and dot is PAIRS
+    if node.op.scheduled_as not in SCHEDULES or data is None or dot is None or not (is_of_unit or dot in machine.dots):
         return None
     types, weight, is_blocked = node.operand_types(), node.inputs[index], data.axis == 1
     axis = node.op.channel_axis(index, types)
     summed = node.op.summed_axis(index, types) if is_blocked else node.op.rows_axis(index, types)
     groups = node.op.values.get("group", 1)
-    if groups > 1 and is_blocked and machine.matrix is not None and node.op.scheduled_as == "convolution":
+    if groups > 1 and is_blocked and is_of_unit and node.op.scheduled_as == "convolution":
         summed = 1  # whole blocks of channels, or the unit does not take them
     if axis is None or summed is None or weight is None or not is_static(weight.shape):
         return None
     channels, depth, *window = static([weight.shape[axis], weight.shape[summed], *weight.shape[2:]])
-    if machine.matrix is None:
-        return vectors(axis, summed, channels, depth, data.lanes if is_blocked else None, target)
+    if not is_of_unit or machine.matrix is None:
+        form = vectors(axis, summed, channels, depth, data.lanes if is_blocked else None, target, dot)
+        return replace(form, dtype=None) if form is not None and weight.dtype == form.dtype else form
     if groups > 1 and (depth % data.lanes or channels // groups % (machine.matrix.side * machine.matrix.columns)):
         return None
     is_transposed = node.op.scheduled_as == "transposed_convolution"
@@ -67,7 +72,7 @@ def panels(axis: int, summed: int, channels: int, block: int, target: Target, ta
     if max(terms_at_once(block, unit), terms_at_once(block * taps, unit)) < FEWEST:
         return None
     pairs = block // 2 if block * taps < unit.depth or taps > 1 else terms_at_once(block, unit) // 2
-    return Blocking(((summed, pairs), (axis, min(channels, unit.side * unit.columns)), (summed, 2)), axis, DTYPE)
+    return Blocking(((summed, pairs), (axis, min(channels, unit.side * unit.columns)), (summed, 2)), axis, PAIRS.weight)
 
 
 def terms_at_once(terms: int, unit: MatrixUnit) -> int:
@@ -76,41 +81,60 @@ def terms_at_once(terms: int, unit: MatrixUnit) -> int:
     return next((d for d in range(unit.depth, 0, -2) if terms % d == 0), 0)
 
 
-def vectors(axis: int, summed: int, channels: int, depth: int, lanes: int | None, target: Target) -> Blocking | None:
-    """Return how memory holds weights for vectors of pairs; None where channels fill none, or what is summed no pairs.
-    axis: of the channels of the result; summed: that which is summed over; lanes: of the blocks in which the data has
-    it."""
+def vectors(
+    axis: int, summed: int, channels: int, depth: int, lanes: int | None, target: Target, dot: Dot = PAIRS
+) -> Blocking | None:
+    """Return how memory holds weights for vectors of neighbours; None where channels fill none, or what is summed no
+    neighbours. axis: of the channels of the result; summed: that which is summed over; lanes: of the blocks in which
+    the data has it."""
     width = target.lanes(4)
-    if channels < width or (lanes or depth) % 2:
+    if channels < width or (lanes or depth) % dot.count:
         return None
-    inner = ((axis, width), (summed, 2))
-    return Blocking(((summed, lanes // 2), *inner) if lanes else inner, axis, DTYPE)
+    inner = ((axis, width), (summed, dot.count))
+    return Blocking(((summed, lanes // dot.count), *inner) if lanes else inner, axis, dot.weight)
 
 
-def factors(main: te.Tensor) -> tuple[Expr, Blocking] | None:
-    """Return the data of a sum of products, and how memory holds its weights; None where these are not in pairs."""
+def factors(main: te.Tensor) -> tuple[Expr, Blocking, Dot] | None:
+    """Return the data of a sum of products, how memory holds its weights, and the instruction that these lie for; None
+    where they lie for none."""
     body = main.op.body if isinstance(main.op, te.ComputeOp) else None
     match body.value if isinstance(body, Reduce) else None:
-        case Binary(op="*", a=x, b=w) if (form := read(w)) is not None and _lies_in_pairs(form):
-            return x, form
+        case Binary(op="*", a=x, b=w) if (form := read(w)) is not None:
+            dot = dots.of_weight(held_dtype(w))
+            return None if dot is None or not _lies_in_groups(form, dot) else (x, form, dot)
         case _:
             return None
 
 
 def of(main: te.Tensor) -> Blocking | None:
-    """Return how memory holds the weights of a sum, where these are in pairs."""
+    """Return how memory holds the weights of a sum, where these are in groups of neighbours."""
     found = factors(main)
     return None if found is None else found[1]
 
 
+def source(e: Expr) -> te.Tensor | None:
+    """Return the tensor that a sum reads, in whatever dtype it multiplies it; None where it computes what it reads."""
+    while isinstance(e, Cast):
+        e = e.a
+    return e.source if isinstance(e, Load) and isinstance(e.source, te.Tensor) else None
+
+
 def read(e: Expr) -> Blocking | None:
     """Return how memory holds what a sum reads, itself or by way of the weights of phases."""
-    t = e.source if isinstance(e, Load) else None
-    if not isinstance(t, te.Tensor):
+    t = source(e)
+    if t is None:
         return None
     if t.op.tag == "weight":
         return next((form for x in structure.reads(t) if (form := read(x)) is not None), None)
     return layout.form_of(t)
+
+
+def held_dtype(e: Expr) -> str | None:
+    """Return in which dtype memory holds what a sum reads, as `read` finds it; None where the sum computes that."""
+    t = source(e)
+    if t is not None and t.op.tag == "weight":
+        return next((dtype for x in structure.reads(t) if (dtype := held_dtype(x)) is not None), None)
+    return None if t is None else layout.source(t).dtype
 
 
 def lies_in_panels(form: Blocking) -> bool:
@@ -118,5 +142,5 @@ def lies_in_panels(form: Blocking) -> bool:
     return len(form.cuts) == 3
 
 
-def _lies_in_pairs(form: Blocking) -> bool:
-    return form.dtype == DTYPE and len(form.cuts) > 1 and form.cuts[-2][0] == form.first and form.cuts[-1][1] == 2
+def _lies_in_groups(form: Blocking, dot: Dot) -> bool:
+    return len(form.cuts) > 1 and form.cuts[-2][0] == form.first and form.cuts[-1][1] == dot.count

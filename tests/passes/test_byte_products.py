@@ -1,0 +1,174 @@
+"""Products of bytes: equal to sums of integers in 64 bits and to ONNX Runtime, whatever zero points and windows are;
+what lies in memory; the code, where the machine has the instruction, and that there is code, everywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import numpy_helper
+from tests.frontends import onnx_runtime
+from tests.passes.test_integer_products import STATED, blocks, branches, optimized, stated
+
+import renorm
+from renorm import ops
+from renorm.core.conversion import limits
+from renorm.graph.ir import Graph
+from renorm.passes import pipeline
+from renorm.targets import find
+
+BYTES = "llvm -mcpu=cascadelake"  # without pairs
+BOTH = "llvm -mcpu=znver4"
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> tuple[Graph, Any, Any]:
+    """A ConvInteger, between nodes whose values lie in blocks, its data, and what it must give."""
+    whole, kinds = st.integers, st.sampled_from(["uint8", "int8"])
+    kind, held = draw(kinds), draw(kinds)
+    window = draw(st.sampled_from([(1, 1), (3, 3), (2, 1), (1, 4)]))
+    depth, results = draw(st.sampled_from([16, 24, 48, 64])), draw(whole(16, 70))
+    strides, dilations = ((draw(whole(1, 2)), draw(whole(1, 2))) for _ in range(2))
+    pads = [draw(whole(0, n - 1)) for n in window * 2]
+    plane = [draw(whole(1 + 2 * (n - 1), 1 + 2 * (n - 1) + 9)) for n in window]
+    rng = np.random.default_rng(draw(whole(0, 2**32)))
+    (low, high), (least, most) = limits(kind), limits(held)
+    x = rng.integers(low, high + 1, (draw(whole(1, 2)), depth, *plane)).astype(kind)
+    if draw(st.booleans()):
+        x[...] = draw(st.sampled_from([low, high]))
+    middle = 128 if held == "uint8" else 0  # so that weights less their zero points are of 8 bits
+    w = rng.integers(least, most + 1, (results, depth, *window)).astype(held)
+    zeros, zero = np.full(results, middle, held), np.asarray(draw(whole(int(low), int(high))), kind)
+    g = Graph("one")
+    data = g.input("x", kind, x.shape)
+    attributes = {"pads": pads, "strides": strides, "dilations": dilations}
+    g.outputs = [ops.conv_integer(data, w, zero, zeros, **attributes)]
+    padded = np.pad(x.astype(np.int64) - int(zero), ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])))
+    reach = [d * (n - 1) + 1 for d, n in zip(dilations, window)]
+    views: Any = np.lib.stride_tricks.sliding_window_view
+    seen = views(padded, reach, (2, 3))[:, :, :: strides[0], :: strides[1], :: dilations[0], :: dilations[1]]
+    return g, x, np.einsum("nchwij,ocij->nohw", seen, w.astype(np.int64) - middle)
+
+
+@given(convolutions())
+@settings(max_examples=25, deadline=None)
+def test_convolutions_are_sums_of_integers(case: tuple[Graph, Any, Any]) -> None:
+    g, x, expected = case
+    text = str(g)
+    (got,) = renorm.compile(g).run(x)
+    np.testing.assert_array_equal(got, expected)
+    made = pipeline.optimize(g, target=find(BYTES))[0]
+    assert "byte_conv" in [n.op.name for n in made.nodes], text
+
+
+@given(
+    rows=st.integers(1, 40),
+    quads=st.integers(1, 40),
+    columns=st.integers(16, 70),
+    kind=st.sampled_from(["uint8", "int8"]),
+    is_known=st.booleans(),
+    data=st.data(),
+)
+@settings(max_examples=25, deadline=None)
+def test_matrices_are_sums_of_integers(
+    rows: int, quads: int, columns: int, kind: str, is_known: bool, data: st.DataObject
+) -> None:
+    low, high = limits(kind)
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    a = rng.integers(low, high + 1, (2, rows, 4 * quads)).astype(kind)
+    b = rng.integers(-128, 128, (4 * quads, columns)).astype(np.int8)
+    zero = np.asarray(data.draw(st.integers(int(low), int(high))), kind)
+    g = Graph("one")
+    x = g.input("a", kind, a.shape)
+    z = zero if is_known else g.input("z", kind, ())
+    g.outputs = [ops.matmul_integer(x, b, z)]
+    (got,) = renorm.compile(g).run(a, *([] if is_known else [zero]))
+    np.testing.assert_array_equal(got, (a.astype(np.int64) - int(zero)) @ b)
+    assert "byte_matmul" in [n.op.name for n in pipeline.optimize(g, target=find(BYTES))[0].nodes]
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+@pytest.mark.parametrize("made", [blocks, branches])
+def test_quantized_convolutions_are_those_of_onnx_runtime(made: Any, kind: Any) -> None:
+    net = made(kind)
+    model, x = net.model(["d"]), net.data()
+    for level in (2, 3):
+        (got,), (wanted,) = renorm.compile(model, opt_level=level).run(x), onnx_runtime.run(model, x)
+        apart = np.abs(got.astype(int) - wanted.astype(int))
+        assert apart.max() <= (1 if made is branches else 0)  # what is joined is rounded twice
+        assert apart.mean() < 0.02
+
+
+@pytest.mark.parametrize("kind", STATED)
+@pytest.mark.parametrize("precision", ["exact", "fast"])
+def test_networks_that_state_what_is_quantized(kind: str, precision: str) -> None:
+    model, x = stated(*STATED[kind])
+    (expected,) = onnx_runtime.run(onnx_runtime.session(model, rewrites=False), x)
+    (got,) = renorm.compile(model, precision=precision).run(x)
+    apart = np.abs(got - expected) / np.float32(0.04)
+    assert apart.max() < 1.01
+    assert (apart > 0.01).mean() < 0.01
+
+
+def test_bytes_go_from_kernel_to_kernel() -> None:
+    """In blocks of channels, where a byte_conv reads them; steps that others read are made of these."""
+    made = optimized(blocks().model(["e"]), BYTES)
+    convs = [n for n in made.nodes if n.op.name == "byte_conv"]
+    assert len(convs) == 2
+    for n in convs:
+        assert n.inputs[0] is not None
+        assert n.inputs[0].dtype == "uint8"
+        assert n.inputs[0].layout is not None
+        assert n.inputs[0].layout.axis == 1
+    for g in made.groups:
+        written = {v for n in g.nodes for v in n.outputs if any(u not in g.nodes for u in v.readers)}
+        assert len(written) <= 1  # not both integers and steps
+
+
+def test_what_a_convolution_by_itself_reads_is_held_in_bytes() -> None:
+    model, _ = stated(*STATED["images"])
+    model.graph.initializer.remove(next(t for t in model.graph.initializer if t.name == "z0"))
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray(0, np.uint8), "z0"))
+    made = optimized(model, BOTH)
+    lanewise = [n for n in made.nodes if n.op.values.get("group", 1) > 1]
+    assert [n.inputs[0].held_dtype for n in lanewise if n.inputs[0] is not None] == ["uint8"]
+
+
+def test_reciprocals_are_not_exact() -> None:
+    model, _ = stated(*STATED["images"])
+    for precision, divisions in (("exact", 4), ("fast", 1)):  # that of the input
+        made = pipeline.optimize(renorm.read(model), target=find(BOTH), precision=precision)[0]
+        assert [n.op.name for n in made.nodes].count("div") == divisions
+
+
+@pytest.mark.parametrize(
+    ("weight", "taken"),
+    [((32, 16, 3, 3), True), ((8, 16, 3, 3), False), ((32, 7, 3, 3), False), ((128, 24, 1, 1), True)]
+    + [((128, 20, 1, 1), True), ((16, 20, 1, 1), False)],
+)
+def test_channels_fill_blocks_and_vectors(weight: tuple[int, ...], taken: bool) -> None:
+    g = Graph("one")
+    x = g.input("x", "uint8", (1, weight[1], 9, 9))
+    g.outputs = [ops.conv_integer(x, np.ones(weight, np.int8))]
+    names = [n.op.name for n in pipeline.optimize(g, target=find(BYTES))[0].nodes]
+    assert ("byte_conv" in names) == taken
+
+
+def test_weights_that_are_no_bytes_are_left_to_floats() -> None:
+    g = Graph("one")
+    w = np.zeros((32, 16, 1, 1), np.uint8)
+    w[0, 0] = 255
+    g.outputs = [ops.conv_integer(g.input("x", "uint8", (1, 16, 9, 9)), w)]
+    assert "byte_conv" not in [n.op.name for n in pipeline.optimize(g, target=find(BYTES))[0].nodes]
+
+
+@pytest.mark.parametrize("target", [BYTES, BOTH, "llvm -mcpu=sapphirerapids"])
+def test_code_has_the_instruction(target: str) -> None:
+    g = Graph("one")
+    x = g.input("x", "uint8", (1, 64, 9, 9))
+    g.outputs = [ops.conv_integer(x, np.ones((32, 64, 3, 3), np.int8), np.uint8(3), pads=(1, 1, 1, 1))]
+    module = renorm.compile(g, target=target)
+    assert any("vpdpbusd" in module.kernel(group.name).asm for group in module.graph.groups)
