@@ -3,8 +3,10 @@
     conv((x - x_zero) * x_scale, (w - w_zero) * w_scale, b)
         ->   conv(x - x_zero, w - w_zero) * (x_scale * w_scale) + b
 
-whatever comes behind them. Their sums are exact up to 2^24, and beyond as those of floats, which files of this kind
-state (`integer_products` has those that must be exact). Weights stay integers until then, in written models too.
+whatever comes behind them. A bias that counts steps of x_scale * w_scale, as files have it, is added to the integers,
+so that what is rounded is one product, as that of integer kernels is. Their sums are exact up to 2^24, and beyond as
+those of floats, which files of this kind state (`integer_products` has those that must be exact). Weights stay integers
+until then, in written models too.
 
 It is done where a machine multiplies such integers faster than others: elsewhere numbers that may be rounded are open
 to algorithms of fewer products.
@@ -13,7 +15,7 @@ to algorithms of fewer products.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ from renorm.graph.rewrite import Match, Plan, Rewrite, node_of
 from renorm.ops.shared import quantization
 from renorm.passes.context import Context
 from renorm.passes.held_integers import is_of_steps, multiplies_pairs
-from renorm.passes.integer_products import Sums, is_one, is_padded
+from renorm.passes.integer_products import EXACT, Sums, is_one, is_padded
 from renorm.passes.quantization import Array
 from renorm.passes.rewriting import ApplyRules
 
@@ -99,6 +101,9 @@ class ProductOfIntegers(Rewrite):
         scales = scale.data.astype(np.float32)
         if op.name == "conv":
             sums = self.sums.of_conv(m.root, held, zero, rounds=True)
+            bias = m.root.inputs[2] if len(m.root.inputs) > 2 else None
+            if sums is not None and bias is not None and bias.data is not None:
+                sums = replace(sums, bias=_steps(bias.data, data[2] * scales.reshape(-1)))
         else:
             sums = self.sums.of_matmul(held, zero, is_turned=axis == 0, rounds=True)
         x, x_zero, _ = data
@@ -114,9 +119,18 @@ class ProductOfIntegers(Rewrite):
         factor = factor.reshape(-1, *window) if factor.size > 1 else factor.reshape(())
         y = ops.mul(sums.made(m, x, zero, "float32"), factor)
         bias = m.root.inputs[2] if len(m.root.inputs) > 2 else None
-        if bias is None:
+        if bias is None or sums.bias is not None:
             return y
         return ops.add(y, ops.unsqueeze(bias, axes=range(1, len(window) + 1)) if window else bias)
+
+
+def _steps(bias: Array, factor: Array) -> Array | None:
+    """Return the integers whose products with a factor a bias is, as files of quantized networks have it; else None."""
+    with np.errstate(all="ignore"):  # of scales that are 0
+        found = np.rint(bias.astype(np.float64) / factor.astype(np.float64))
+        is_exact = np.abs(found) <= EXACT
+        is_exact &= (found * factor.astype(np.float64)).astype(np.float32) == bias
+    return found.astype(np.int32) if is_exact.all() else None
 
 
 @dataclass(frozen=True)
