@@ -60,7 +60,7 @@ End = int | Expr
 Bounds = Mapping[Var, tuple[End, End]]
 
 MOST_STEPS = 1000  # combinations of facts that are tried for one bound: sets of facts are many
-MOST_WAYS = 200  # expressions, each under some facts, that are looked at to find whether one may wrap
+MOST_WAYS = 1000  # expressions, each under some facts, that are looked at to find whether one may wrap
 
 
 def interval(e: Expr, bounds: Bounds | None = None, facts: Iterable[Expr] = ()) -> Span:
@@ -428,12 +428,12 @@ def reads(e: Expr) -> bool:
     return any(isinstance(x, (Load, Reduce)) for x in _nodes(e))
 
 
-def _nodes(e: Expr) -> Iterator[Expr]:
-    """Each node of an expression once, however many ways lead to it."""
+def _nodes(e: Expr, into_loads: bool = True) -> Iterator[Expr]:
+    """Each node of an expression once, however many ways lead to it. into_loads: and of the indices of elements."""
     seen, waiting = {e}, [e]
     while waiting:
         yield (x := waiting.pop())
-        parts = [c for c in children(x) if c not in seen]
+        parts = [c for c in children(x) if c not in seen] if into_loads or type(x) is not Load else []
         seen.update(parts)
         waiting += parts
 
@@ -501,7 +501,7 @@ class _Values:
 
 def _is_of_elements(condition: Expr) -> bool:
     """Return whether a condition compares sums of elements and indices: others say nothing of one of these."""
-    return all(isinstance(x, (Binary, Const, Var, Load, Cast)) for x in _nodes(condition))
+    return all(isinstance(x, (Binary, Const, Var, Load, Cast)) for x in _nodes(condition, into_loads=False))
 
 
 def _of_type(dtype: str) -> Span:

@@ -29,6 +29,7 @@ class HoldIntegers:
     def run(self, graph: Graph, context: Context) -> None:
         if not graph.groups or not multiplies_pairs(context.target):
             return
+        found = False
         for together in lying_together(graph, candidates(graph)):
             products = [u for v in together for u in v.readers if _is_product(u, v)]
             if not products or not all(_is_held_as_it_is(graph, v) for v in together):
@@ -36,8 +37,10 @@ class HoldIntegers:
             is_lanewise = all(u.op.values.get("group", 1) > 1 for u in products)
             dtype = BYTE if is_lanewise and all(are_counts(v) for v in together) else HELD
             for v in together:
+                found = found or v.held_dtype != dtype
                 v.layout = replace(v.layout or Layout(), dtype=dtype)
-        round_weights(graph)
+        if found:
+            round_weights(graph)
 
 
 def multiplies_pairs(target: Target) -> bool:
