@@ -1,4 +1,4 @@
-"""Where a quantized network departs from what its file says: node by node, each on the integers that the runtime itself
+"""Departures of quantized networks from what files say: node by node, each on the integers that the runtime itself
 made before.
 
     python -m benchmarks.quantized_departures FILE        of inputs that are drawn

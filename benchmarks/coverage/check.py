@@ -30,7 +30,7 @@ NAME = r"'[^']*'|\S*/\S*"  # of a node
 
 @dataclass
 class Case(Outcome):
-    """What became of one file. said: why it is refused or wrong, or why it could not be made, as stage says. ort: the
+    """Hold how one file fared. said: why it is refused or wrong, or why it could not be made, as stage says. ort: the
     largest difference of ONNX Runtime from PyTorch in float64, where renorm departs from ONNX Runtime; own: renorm's.
     ops: of the file. reasons: of norms that are not folded, why, how many each. steps: the largest difference of an
     output of 8 bits, in its steps."""

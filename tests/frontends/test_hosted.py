@@ -282,7 +282,7 @@ def test_what_reads_one_graph_says_why_there_is_none(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match="condition 'begin' of Loop"):
             refused()
     with pytest.raises(InvalidInput, match="no outputs yet"):
-        module.outputs  # noqa: B018
+        module.outputs  # noqa: B018, the read itself raises
     with pytest.raises(InvalidInput, match=r"(?s)'z' is not an input"):
         module.run(z=floats(2))
     with pytest.raises(InvalidInput, match=r"float64\[2\], expected float32\[2\]"):

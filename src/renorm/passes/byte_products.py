@@ -34,7 +34,8 @@ from renorm.passes.quantization import Array, steps_of
 from renorm.passes.quantized_products import PRODUCTS, ProductOfIntegers
 from renorm.passes.rewriting import ApplyRules
 
-_PRODUCTS = ("byte_conv", "byte_matmul", "exact_conv")
+_OF_BYTES = ("byte_conv", "byte_matmul")
+_PRODUCTS = (*_OF_BYTES, "exact_conv")
 TERMS = 1 << 16  # of a sum that int32 holds, each at most 255 * 128
 FILLED = 64  # products of each element, at least, that are worth a copy with more channels, to whole blocks
 BLOCK = 16  # channels that lie side by side, and sums in a vector
@@ -78,7 +79,7 @@ class ReadBytes:
     both; u = cast(clip(v) + zero) -> cast(v + zero), which cuts, too"""
 
     def run(self, graph: Graph, context: Context) -> None:
-        read = (n.inputs[0] for n in graph.nodes if n.op.name in ("byte_conv", "byte_matmul"))
+        read = (n.inputs[0] for n in graph.nodes if n.op.name in _OF_BYTES)
         for counts in dict.fromkeys(v for v in read if v is not None):
             found, cast = steps_of(counts), counts.producer
             if found is None or cast is None or found[1].ndim or graph.is_output(found[0]):
@@ -101,7 +102,7 @@ class ScaleByReciprocals:
     round(x * factor / scale) -> round(x * (factor / scale)), as integer kernels of other runtimes have it
 
     A step is another one where x / scale is within 3e-5 of the middle between two. Zen 4 divides 16 numbers in ten
-    cycles, in which it multiplies 640 bytes."""
+    cycles, in which it multiplies as many ten times."""
 
     def run(self, graph: Graph, context: Context) -> None:
         if context.precision == "exact":

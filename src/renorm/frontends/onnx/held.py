@@ -1,4 +1,4 @@
-"""What names of an ONNX file stand for that are no tensors: sequences of them, and optionals that hold nothing.
+"""Values of an ONNX file that are no tensors: sequences of them, and optionals that hold nothing.
 
 They are values to who reads the file, and in no graph. An optional that holds something is what it holds.
 """

@@ -111,7 +111,7 @@ def outline(reader: Reader, hosted: Sequence[NodeProto]) -> Outline:
 
 @dataclass(frozen=True)
 class _Scope:
-    """What pieces of a graph may be made of. producers: nodes by the names of their results. held: initializers.
+    """Hold what pieces of a graph may be made of. producers: nodes by the names of their results. held: initializers.
     given: names of inputs whose elements were given."""
 
     producers: Mapping[str, NodeProto]

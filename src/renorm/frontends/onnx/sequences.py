@@ -50,7 +50,7 @@ def results(reader: Reader, proto: NodeProto, name: str, operands: Results, scop
 
 
 class _Node:
-    """What the ops know of their node. out: the name of its result. attributes: those that are numbers."""
+    """Hold what the ops know of their node. out: the name of its result. attributes: those that are numbers."""
 
     def __init__(self, reader: Reader, out: str, attributes: Mapping[str, int]):
         self.reader, self.out, self.attributes = reader, out, attributes

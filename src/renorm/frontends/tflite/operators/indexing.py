@@ -185,7 +185,7 @@ def _matrix_set_diag(call: OperatorCall) -> Value:
 
 
 def _bucketize(call: OperatorCall) -> Value:
-    """How many boundaries are at x or below."""
+    """Return how many boundaries are at x or below."""
     x, edges = call.stored(0), np.asarray([] if call.options is None else call.options.items("boundaries"), np.float32)
     real = ops.unsqueeze(x if x.dtype == "float32" else ops.cast(x, to="float32"), axes=[-1])
     above = ops.cast(ops.greater_or_equal(real, edges), to=call.outputs[0].dtype)
