@@ -23,7 +23,8 @@ def results(folder: Path = RESULTS) -> tuple[dict[str, str], list[dict[str, Any]
     for file in sorted(folder.glob("coverage-*.json"), key=lambda f: json.loads(f.read_text())["when"]):
         held = json.loads(file.read_text())
         versions |= held["packages"]
-        found |= {(n["package"], n["network"], n["exporter"], n["form"]): n for n in held["networks"]}
+        of = held["commit"]
+        found |= {(n["package"], n["network"], n["exporter"], n["form"]): n | {"commit": of} for n in held["networks"]}
     return versions, list(found.values())
 
 
@@ -46,6 +47,7 @@ def page(versions: Mapping[str, str], files: Sequence[Mapping[str, Any]]) -> str
         norms.update({fate.rpartition(" ")[2]: count for fate, count in n["norms"].items()})
     refused = [n for n in ours if n["said"]]
     told = ", ".join(f"{p} {v}" for p, v in versions.items() if v)
+    commits = ", ".join(f"{count} on {of}" for of, count in Counter(n["commit"] for n in ours).most_common())
     parts = [
         f"""# Networks of public definitions, as ONNX files
 
@@ -56,7 +58,8 @@ inputs of two shapes: networks in floats to {FLOATS:g} of the largest output, ou
 quantized ones to {STEP:.4f} of the largest output, or, where both round, are no further than twice as far from PyTorch
 in float64 as ONNX Runtime is. Quantized files are held against ONNX Runtime with its own rewrites off: what the file
 says, node by node. Bold deviations are larger. Seconds of compiling are of one core, which other work may have shared.
-`python -m benchmarks coverage` measures them, `coverage-page` writes this page. Versions:
+`python -m benchmarks coverage` measures them, `coverage-page` writes this page. Files by the commit that they were
+measured on: {commits}. Versions:
 {told}.
 
 Norms in all files: {", ".join(f"{count} {fate}" for fate, count in sorted(norms.items()))}. What that means:

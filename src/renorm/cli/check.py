@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,13 @@ from renorm.cli.options import FILE, Shapes, arrays, calling, given, model, seed
 from renorm.cli.progress import progress
 from renorm.core.difference import Difference
 from renorm.core.tolerance import Tolerance
+from renorm.driver import compare_parts
 from renorm.driver.compare import REFERENCES, Comparison, compare, compare_draws, compare_open
 from renorm.driver.draws import load_draws, random_draws, save_draws
 from renorm.driver.runners import RUNNERS, run_draws
 from renorm.driver.state import first_run
 from renorm.errors import InvalidInput
+from renorm.frontends.outline import Hosted, Outline
 
 _RUNNER = "interpreter"  # the default of --with
 
@@ -129,7 +131,12 @@ def _compiled(
 ) -> output.Outcome:
     bound, files = split_values(inputs)
     shapes: Shapes = options.pop("shapes")
-    graph = first_run(renorm.read(model, inputs=bound, limits=options["limits"]))
+    try:
+        graph = first_run(renorm.read(model, inputs=bound, limits=options["limits"]))
+    except Hosted as error:
+        if error.outline is None:
+            raise
+        return _in_parts(model, error.outline, files, bound, seed, reference, tolerance, shapes, options)
     held = arrays(files, [v.name for v in graph.inputs])
     calls = [network.with_random(graph.inputs, seed, s, held) for s in shapes.calls]
     elements: dict[str, Any] = {name: graph.constants[name].told for name in bound}
@@ -141,6 +148,30 @@ def _compiled(
             compared = list(compare_open(model, arguments, shapes=shapes.stated, **named))
         else:
             compared = [compare(model, given, **named) for given in arguments]
+    return _told(calls, compared)
+
+
+def _in_parts(
+    model: Path,
+    outline: Outline,
+    files: tuple[str, ...],
+    bound: Mapping[str, Any],
+    seed: int,
+    reference: str | None,
+    tolerance: float | None,
+    shapes: Shapes,
+    options: dict[str, Any],
+) -> output.Outcome:
+    inputs = outline.plan.inputs
+    held = arrays(files, [v.name for v in inputs])
+    calls = [network.with_random(inputs, seed, s, held) for s in shapes.calls]
+    with progress(f"checking {model.name}") as tell:
+        more: dict[str, Any] = {"inputs": bound, "progress": tell, **options}
+        compared = list(compare_parts.compare(model, outline, calls, reference, tolerance, **more))
+    return _told(calls, compared)
+
+
+def _told(calls: Sequence[Mapping[str, Any]], compared: Sequence[Comparison]) -> output.Outcome:
     told = list[tuple[Mapping[str, Any], Mapping[str, Any]]]()
     for call, found in zip(calls, compared, strict=True):
         where = f" at {network.shapes_text(call)}" if len(calls) > 1 else ""

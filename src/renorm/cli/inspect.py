@@ -17,11 +17,16 @@ from renorm.cli.options import FILE, bound, compiling, model, trusting, verb
 from renorm.core.errors import InvalidInput
 from renorm.core.files import replacing
 from renorm.core.inputs import format_elements
+from renorm.core.limits import Limits
+from renorm.driver import foretold
 from renorm.driver.compile import analyze
+from renorm.frontends.outline import Hosted, Outline
 from renorm.graph import drawing
+from renorm.graph.ir import Graph
 from renorm.runtime import artifact
 from renorm.runtime.program import Program
-from renorm.runtime.report import NormRecord
+from renorm.runtime.report import NormRecord, Report
+from renorm.runtime.steps import Plan
 from renorm.training.conventions import CONVENTIONS, Convention
 from renorm.training.settings import Settings, settings_of
 
@@ -57,37 +62,51 @@ def command(
 ) -> output.Outcome:
     """Prints ops, kernels and memory of MODEL (a model or a .renorm), and of each normalization its fate, where it went
     and why, its error (~: estimated), how much weights grew, and how many times they fit into float16."""
-    source, graph, held = None, None, None
+    sources, graphs, reports, held, outline = list[Graph](), list[Graph](), list[Report](), None, None
     if model.suffix == ".renorm":
-        header, manifest = artifact.inspect(model, **trust)
-        held = _Held(header, manifest.program)
-        report = held.program.report
+        held = _Held(*artifact.programs(model, **trust))
+        report = Report.of_parts([p.report for p in held.programs]) if held.plan else held.programs[0].report
     else:
         network.refuse_trust(model, trust)
-        source = renorm.read(model, shapes=options.pop("shapes"), inputs=bound, limits=options["limits"])
+        try:
+            sources = [renorm.read(model, shapes=options.pop("shapes"), inputs=bound, limits=options["limits"])]
+        except Hosted as error:
+            if (outline := error.outline) is None:
+                raise
+            sources = _pieces(outline, options["limits"])
         options.pop("threads")
-        graph, report = analyze(source, **options)
+        analyzed = [analyze(source, **options) for source in sources]
+        graphs, reports = [graph for graph, _ in analyzed], [report for _, report in analyzed]
+        report = reports[0] if outline is None else Report.of_parts(reports)
     if draw:
-        if graph is None:
-            raise InvalidInput(
-                f"{model.name}, an artifact, has no graph to draw", do="give --draw with the model it is from"
-            )
-        drawn = drawing.text(graph, draw.suffix).encode()
+        if len(graphs) != 1:
+            what = "is an artifact" if held else f"runs in {len(graphs)} parts"
+            raise InvalidInput(f"{model.name} {what}, and has no graph to draw", do="draw a network that is one graph")
+        drawn = drawing.text(graphs[0], draw.suffix).encode()
         with replacing(draw) as file:
             file.write(drawn)
-    ops = Counter(n.op.name for n in source.nodes) if source else Counter[str]()
-    if source:
-        output.line(f"{source.name}: {len(source.nodes)} nodes, {len(report.kernels)} kernels")
+    ops = Counter(n.op.name for source in sources for n in source.nodes)
+    if sources:
+        name = sources[0].name if outline is None else outline.plan.name
+        output.line(f"{name}: {ops.total()} nodes, {len(report.kernels)} kernels")
+    for source in sources if outline is None else ():
         for side, values in (("input", source.inputs), ("output", source.outputs)):
             for v in values:
                 output.line(f"  {side} {v.name}: {v.type}{format_elements(v.deciding)}")
+    if outline is not None:
+        for v in outline.plan.inputs:
+            output.line(f"  input {v}")
+        output.line(f"  it runs in {len(sources)} parts: {outline.plan.obstacle.splitlines()[0]}")
+        rows = [(s.name, len(s.nodes), len(r.kernels)) for s, r in zip(sources, reports)]
+        output.table("parts", ("part", "nodes", "kernels"), rows)
     if held:
         for line in held.lines():
             output.line(line)
     output.table("ops", ("op", "nodes"), ops.most_common())
     norms_table(report.norms)
-    if source:
-        settings_table(settings_of(source), convention)
+    settings = [s for source in sources for s in settings_of(source)]
+    if sources:
+        settings_table(settings, convention)
     near = [(n.name, n.kind, n.reason, ", ".join(n.nodes)) for n in report.near_norms]
     output.table("nearly normalizations, left in pieces", ("node", "resembles", "reason", "nodes"), near)
     # kernels of one kind are numbered
@@ -113,43 +132,57 @@ def command(
         output.table("tensors", ("in the model", "now"), [(k, v or "-") for k, v in report.names.items() if k != v])
     if with_refusals:
         output.table("refusals", ("rewrite", "node", "reason"), report.refusals)
-    if with_graph and graph:
+    for graph in graphs if with_graph else ():
         output.line(str(graph))
     data: dict[str, Any] = {"ops": dict(ops), "report": report.to_json()} | (held.to_json() if held else {"state": []})
-    if source:
+    if sources:
         data["batch_norms"] = [
-            s.to_json() | ({convention: s.translated(convention)} if convention else {}) for s in settings_of(source)
+            s.to_json() | ({convention: s.translated(convention)} if convention else {}) for s in settings
         ]
-    return output.Outcome(data | ({"graph": str(graph)} if with_graph and graph else {}))
+    return output.Outcome(data | ({"graph": "\n".join(map(str, graphs))} if with_graph and graphs else {}))
+
+
+def _pieces(outline: Outline, limits: Limits) -> list[Graph]:
+    """Return the pieces of a network of which the types are known before it runs, and say which are not."""
+    found = [*foretold.graphs(outline, limits)]
+    for name in (name for name, graph in found if graph is None):
+        output.line(f"{name}: its types are known once the network runs")
+    return [graph for _, graph in found if graph is not None]
 
 
 @dataclass(frozen=True)
 class _Held:
-    """The manifest of an artifact as text; nothing of it is loaded."""
+    """The manifest of an artifact as text; nothing of it is loaded. plan: of a network in parts, whose programs all are
+    for one machine."""
 
     header: artifact.Header
-    program: Program
+    plan: Plan | None
+    programs: Sequence[Program]
 
     def to_json(self) -> dict[str, Any]:
-        machine = {"arch": self.program.machine.arch, "cpu": self.program.machine.cpu}
-        return {
+        first = self.programs[0]
+        results = [str(s) for s in first.results] if self.plan is None else [name for name, _ in self.plan.outputs]
+        parts = {} if self.plan is None else {"parts": self.plan.names}
+        return parts | {
             "digest": self.header.digest,
             "is_signed": self.header.is_signed,
-            "machine": machine | {"features": list(self.program.machine.features)},
-            "inputs": [str(s) for s in self.program.given],
-            "outputs": [str(s) for s in self.program.results],
-            "state": [str(s) for s in self.program.state],
-            "loaders": [e.loader for e in self.program.externals],
+            "machine": {"arch": first.machine.arch, "cpu": first.machine.cpu, "features": list(first.machine.features)},
+            "inputs": [str(s) for s in (first.given if self.plan is None else self.plan.inputs)],
+            "outputs": results,
+            "state": [str(s) for s in first.state],
+            "loaders": [e.loader for p in self.programs for e in p.externals],
         }
 
     def lines(self) -> list[str]:
-        said = self.to_json()
-        machine = f"{self.program.machine.arch} {self.program.machine.cpu}"
+        said, first = self.to_json(), self.programs[0]
+        name, kernels = (self.plan or first).name, sum(len(p.steps) for p in self.programs)
         lines = [
-            f"{self.program.name}: {len(self.program.steps)} kernels, an artifact for {machine}",
+            f"{name}: {kernels} kernels, an artifact for {first.machine.arch} {first.machine.cpu}",
             f"  digest {self.header.digest}, {'signed' if self.header.is_signed else 'not signed'}",
         ]
-        lines += [f"  requires {', '.join(self.program.machine.features)}"] if self.program.machine.features else []
+        if self.plan is not None:
+            lines.append(f"  it runs in {len(self.plan.parts)} parts: {self.plan.obstacle.splitlines()[0]}")
+        lines += [f"  requires {', '.join(first.machine.features)}"] if first.machine.features else []
         lines += [f"  {side[:-1]} {text}" for side in ("inputs", "outputs") for text in said[side]]
         lines += [f"  state {text}" for text in said["state"]]
         return lines + [f"  external code, loaded by {name!r}" for name in dict.fromkeys(said["loaders"])]

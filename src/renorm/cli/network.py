@@ -62,8 +62,9 @@ def with_inputs(
 
 
 def at(module: Any, inputs: Mapping[str, Any]) -> Any:
-    """The module that answers a call with these inputs: this one, but for one that has others for each shape."""
-    return module.specialized(**inputs) if hasattr(module, "obstacle") else module
+    """The module that answers a call with these inputs: this one, but for one that has others for each shape. A network
+    in parts (with a plan) is none of these."""
+    return module.specialized(**inputs) if hasattr(module, "obstacle") and not hasattr(module, "plan") else module
 
 
 def shapes_text(inputs: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from renorm.cli import gpu_profile, network, output
+from renorm.cli import gpu_profile, network, output, parts_profile
 from renorm.cli.options import FILE, bound, calling, model, seed, train_state, trusting, verb
 from renorm.core.files import replacing
 from renorm.driver import roofline
@@ -57,6 +57,16 @@ def command(
     opened, calls = network.with_inputs(model, options | {"inputs": bound}, seed, trust)
     if path and len(calls) > 1:
         raise InvalidInput("--trace shows one run", do="give one shape of each input")
+    if hasattr(opened, "plan"):
+        if path:
+            raise InvalidInput("--trace shows one program", [f"{model.name} runs in parts"], "leave it out")
+        most = roofline.measure(opened.threads, "llvm")
+        columns = ("kernel", "median", "fastest", "predicted", "share", "GFLOP/s", "GB/s", "of limit", "bound by")
+
+        def table(title: str, times: Sequence[StepTime], total: float) -> None:
+            output.table(title, columns, [_row(t, total, most) for t in times])
+
+        return parts_profile.show(model.name, opened, calls, repeats, most, table)
     first = network.at(opened, calls[0])
     if first.program.machine.arch == GPU:
         if path:

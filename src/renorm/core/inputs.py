@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf, prod
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from renorm.core import dtypes
 from renorm.core.dims import (
@@ -203,3 +203,14 @@ def _solve(extent: Dim, number: int, sizes: dict[str, int]) -> str | None:
     if sizes.setdefault(symbol, size) != size:
         return f"{symbol} is {size} here and {sizes[symbol]} elsewhere"
     return None
+
+
+def named_inputs(module: str, names: Sequence[str], args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is given for inputs of these names, in order or by name. Raises InvalidInput."""
+    problems = [f"{len(args)} arrays by position, expected at most {len(names)}"] * (len(args) > len(names))
+    given = dict(zip(names, args))
+    problems += [f"input {n} is given by position and by name" for n in named if n in given]
+    problems += [f"{n!r} is not an input" for n in named if n not in names]
+    if problems:
+        raise InvalidInput(f"{module}: the arrays given do not fit its inputs", problems)
+    return {**given, **named}

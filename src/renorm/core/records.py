@@ -1,6 +1,6 @@
 """Frozen dataclasses as JSON and back, led by their type hints: what comes from a file is checked, never believed.
 
-field ::= int | float | bool | str | Dim | field | None | dataclass
+field ::= int | float | bool | str | Dim | field | None | dataclass | dataclass of one set of fields | of another
         | tuple[field, ...] | Sequence[field] | tuple[field, field] | Mapping[str, field] | dict[str, field]
 
 Integers have 64 bits and a sign, text has a form in UTF-8, sequences come back as tuples. A dataclass is an object with
@@ -88,8 +88,9 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     if hint == Dim:
         return extents.read
     if origin in (Union, types.UnionType):
-        read = _reader(next(a for a in arguments if a is not types.NoneType))
-        return lambda data: None if data is None else read(data)
+        others = [a for a in arguments if a is not types.NoneType]
+        read = _reader(others[0]) if len(others) == 1 else _one_of(others)
+        return read if len(others) == len(arguments) else lambda data: None if data is None else read(data)
     if origin in (dict, Mapping):
         return _mapping(_reader(arguments[1]))
     if origin is Sequence or (origin is tuple and arguments[-1] is Ellipsis):
@@ -99,6 +100,19 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     if isinstance(hint, type) and is_dataclass(hint):
         return _record(hint)
     return {int: _int, float: _float, str: _text}.get(hint) or _exactly(hint)
+
+
+def _one_of(kinds: Sequence[Any]) -> Callable[[Any], Any]:
+    """Return the reader of dataclasses that are told apart by their fields."""
+    readers = {frozenset(f.name for f in fields(kind)): _record(kind) for kind in kinds}
+
+    def one_of(data: Any) -> Any:
+        read = readers.get(frozenset(data)) if isinstance(data, dict) else None
+        if read is None:
+            raise ValueError(f"{short(data)} does not have the fields of any of {len(readers)} kinds")
+        return read(data)
+
+    return one_of
 
 
 def _mapping(read: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -49,11 +49,13 @@ from renorm.frontends.outline import Hosted, Typed
 from renorm.graph.conditions import Settled, settled
 from renorm.graph.counting import cut
 from renorm.graph.counts import counted_symbols, follow_from_extents, stages
+from renorm.graph.deciding import undecided as undecided_operands
 from renorm.graph.ir import Graph, Group
 from renorm.ops.identity import Identity
 from renorm.passes import pipeline
 from renorm.passes.aliasing import alias_values
-from renorm.passes.context import check_keep
+from renorm.passes.constants import FixStaticOperands
+from renorm.passes.context import Context, check_keep
 from renorm.runtime.checks import Check
 from renorm.runtime.openmp import ParallelRegion
 from renorm.runtime.report import KernelRecord, Report
@@ -135,7 +137,7 @@ def _decided(
             from renorm.driver.hosted import HostedModule  # most networks are one graph
 
             own = replace(options, shared=options.shared or SharedConstants())
-            return HostedModule(error.outline, str(error), lambda piece: _decided(piece, own), options.limits)
+            return HostedModule(error.outline, lambda piece: _decided(piece, own), options.threads, options.limits)
 
     try:
         return known({})
@@ -162,7 +164,7 @@ def _compiled(
             graph = read(model, shapes=shapes, inputs=inputs, is_mapped=True, limits=options.limits)
         undecided.require(graph)
         whole, held = state.hold(graph) if train_state else (graph, state.held(graph))
-        graph = cut(whole)
+        graph = cut(_with_operands(whole))
     clock.stop("read")
     counted = sorted(counted_symbols(graph))
     if counted and (train_state or options.specializations):
@@ -186,6 +188,16 @@ def _compiled(
     options = replace(options, shared=options.shared or SharedConstants())
     readings = Readings(graph, lambda network: _for_any_extents(network, options))
     return _for_any_extents(graph, options, seconds, readings, whole)
+
+
+def _with_operands(graph: Graph) -> Graph:
+    """Return the graph where operands that ops must be told, and that follow from numbers, are constants: which they
+    are to be before it is told what data decide. The same one where all are known."""
+    if not any(True for node in graph.nodes for _ in undecided_operands(node)):
+        return graph
+    made = graph.copy()
+    FixStaticOperands().run(made, Context())
+    return made
 
 
 def _for_any_extents(
@@ -313,7 +325,7 @@ def analyze(
 
     Extents that `shapes` does not fix are symbolic. Arguments and errors are those of `compile`.
     """
-    source = cut(read(model, shapes=shapes, inputs=inputs, limits=limits))
+    source = cut(_with_operands(read(model, shapes=shapes, inputs=inputs, limits=limits)))
     options = Options(targets.find(target), opt_level, keep_names(keep), verify, precision=precision, limits=limits)
     return optimized(source, {}, options)
 

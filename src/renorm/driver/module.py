@@ -21,6 +21,7 @@ from renorm.driver.readings import Readings
 from renorm.graph.counts import counted_symbols
 from renorm.graph.ir import Graph, Value
 from renorm.runtime.arrays import elements_of, shape_of, view_of
+from renorm.runtime.artifact import Encoded
 from renorm.runtime.external import ExternalCode
 from renorm.runtime.gpu.arrays import is_on_gpu
 from renorm.runtime.gpu.module import GpuModule
@@ -28,6 +29,7 @@ from renorm.runtime.module import Module, Shapes, Sized, Stage
 from renorm.runtime.openmp import ParallelRegion
 from renorm.runtime.program import Program, TensorSpec
 from renorm.runtime.report import KernelRecord, Report
+from renorm.runtime.signing import Key
 from renorm.runtime.state import State
 from renorm.runtime.weights import Weights
 
@@ -368,8 +370,8 @@ class SpecializingModule:
             )
         return last.kernel(name)
 
-    def save(self, path: Any, key: Any = None) -> str:
-        """Save the only specialisation there is, as Module.save does: an artifact has fixed shapes."""
+    def encoded(self, key: Key | None = None) -> Encoded:
+        """Return the artifact of the only specialisation there is: an artifact has fixed shapes."""
         last, count = self._made.last(), len(self._made.all())
         if last is None or count != 1:
             raise InvalidInput(
@@ -377,7 +379,9 @@ class SpecializingModule:
                 [repr(v) for v in self.graph.inputs],
                 "compile with shapes=, or save the result of specialized(...)",
             )
-        return last.save(path, key)
+        return last.encoded(key)
+
+    save = Module.save
 
 
 AnyReadings = Readings[Union[CompiledModule, SpecializingModule]]

@@ -7,7 +7,7 @@ compiled   x: f32[2, 1, 8], mask: f32[4]    x: f32[2, n, 8], mask: f32[n + 3]   
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -21,7 +21,7 @@ from renorm.core.lru import Latest
 from renorm.core.stated import Declared
 from renorm.driver.module import CompiledModule, SpecializingModule
 from renorm.frontends.outline import Piece, Typed
-from renorm.graph.ir import Graph
+from renorm.runtime.rounds import ArrayType
 
 Array = np.ndarray[Any, Any]
 Compiled = CompiledModule | SpecializingModule
@@ -34,33 +34,32 @@ SEEN = 16  # calls of other extents by which it is told which of them vary toget
 
 
 class CompiledPiece:
-    """A piece that is compiled when a call needs it. first: the module for the types that the network declares."""
+    """A piece that is compiled when a call needs it. first: the module for all types that calls bring, where these were
+    known before."""
 
-    def __init__(self, piece: Piece, compiled: Callable[[Typed], Compiled], first: Compiled | None = None):
-        self.piece, self.first, self._compiled = piece, first, compiled
+    def __init__(self, piece: Piece, compiled: Callable[[Typed], Compiled], limits: Limits):
+        self.piece, self._compiled, self._limits = piece, compiled, limits
+        self.first: Compiled | None = None
         self._seen = dict[Kinds, list[Extents]]()
         self._forms = dict[Kinds, tuple[Form, ...]]()
         self._closed = set[Kinds]()  # what does not compile with open extents
-        self._made = Latest[tuple[Kinds, tuple[Form, ...]], Compiled](piece.name, MADE)
+        self._made = Latest[tuple[Kinds, tuple[Form, ...]], Compiled](piece.part.name, MADE)
 
     @property
     def modules(self) -> list[Compiled]:
         return [self.first] if self.first is not None else self._made.all()
 
-    def run(self, values: Mapping[str, Array], timeout: float | None) -> dict[str, Array]:
-        """Return the outputs of the piece, by name, for inputs among these values."""
-        if not self.piece.outputs:
-            return {}
-        given = [values[name] for name in self.piece.inputs]
-        module = self.first or self._module(given)
-        return dict(zip(self.piece.outputs, module.run(*given, timeout=timeout)))
+    def types(self, given: Sequence[Array]) -> list[ArrayType]:
+        """As Runner.types."""
+        graph = self._typed(_kinds(given), _fixed(given)).read({}, self._limits)
+        return [
+            (dtypes.numpy_dtype(v.dtype), tuple(d if isinstance(d, int) else 0 for d in v.shape)) for v in graph.outputs
+        ]
 
-    def types(self, values: Mapping[str, Array], limits: Limits) -> Graph:
-        """Return the graph for inputs of exactly these types."""
-        given = [values[name] for name in self.piece.inputs]
-        return self._typed(_kinds(given), _fixed(given)).read({}, limits)
-
-    def _module(self, given: Sequence[Array]) -> Compiled:
+    def module_for(self, given: Sequence[Array]) -> Compiled:
+        """As Runner.module_for: compiled if it is not there yet."""
+        if self.first is not None:
+            return self.first
         kinds, extents = _kinds(given), tuple([n for a in given for n in a.shape])
         if kinds not in self._closed:
             forms = self._forms.get(kinds)
@@ -82,7 +81,7 @@ class CompiledPiece:
         left = (more if symbol is None else Sym(f"n{symbol}") + more for symbol, more in forms)
         types = {
             name: Declared(name, dtypes.from_numpy(dtype) or dtype.name, tuple(islice(left, rank)))
-            for name, (dtype, rank) in zip(self.piece.inputs, kinds)
+            for name, (dtype, rank) in zip(self.piece.part.inputs, kinds)
         }
         return Typed(self.piece, types)
 

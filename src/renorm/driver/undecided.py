@@ -15,12 +15,14 @@ import numpy as np
 from renorm.core import dtypes
 from renorm.core.dims import Dim, format_shape
 from renorm.core.errors import InvalidInput
+from renorm.core.inputs import named_inputs
 from renorm.core.lru import Latest
 from renorm.core.stated import Undecided
 from renorm.driver.module import CompiledModule, ExternalText, KernelText, OpenModule, SpecializingModule
 from renorm.graph.deciding import deciding_sources
 from renorm.graph.ir import Graph
 from renorm.runtime.arrays import view_of
+from renorm.runtime.artifact import Encoded
 from renorm.runtime.module import Shapes
 from renorm.runtime.program import TensorSpec
 from renorm.runtime.report import KernelRecord, Report
@@ -155,23 +157,12 @@ class DecidingModule(SpecializingModule):
         """Return a kernel of the module used last."""
         return self._last("kernels").kernel(name)
 
-    def save(self, path: Any, key: Any = None) -> str:
-        """Save the only module there is, as Module.save does."""
+    def encoded(self, key: Any = None) -> Encoded:
+        """Return the artifact of the only module there is."""
         if len(self._decided) != 1:
             facts = [f"elements of {', '.join(self.deciding)} decide it; {len(self._decided)} combinations were used"]
             raise InvalidInput(f"{self.name}: an artifact holds one network", facts, "give the elements (inputs=)")
-        return self._last("code").save(path, key)
-
-
-def named_inputs(module: str, names: Sequence[str], args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is given for inputs of these names, in order or by name. Raises InvalidInput."""
-    problems = [f"{len(args)} arrays by position, expected at most {len(names)}"] * (len(args) > len(names))
-    given = dict(zip(names, args))
-    problems += [f"input {n} is given by position and by name" for n in named if n in given]
-    problems += [f"{n!r} is not an input" for n in named if n not in names]
-    if problems:
-        raise InvalidInput(f"{module}: the arrays given do not fit its inputs", problems)
-    return {**given, **named}
+        return self._last("code").encoded(key)
 
 
 def _fits(shape: Sequence[int], declared: Sequence[Dim]) -> bool:

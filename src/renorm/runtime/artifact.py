@@ -3,7 +3,7 @@
     offset  bytes
     0       8       magic; a transfer in text mode breaks it
     8       4       version of the format
-    12      4       zero
+    12      4       0; 1 for a network in parts (runtime.steps)
     16      8       bytes of the head: everything before the weights
     24      8       bytes of the manifest
     32      8       bytes of the weights
@@ -17,6 +17,9 @@
     256             manifest: JSON in UTF-8: the program, and where the objects are
     ...             walker, objects, what external code saved, and state, each at a multiple of 64
     head            weights, at a multiple of 4096, to the end of the file
+
+The manifest of a network in parts is its plan, with the digests of the artifacts that lie, each at a multiple of 4096,
+where weights lie else; there is no code beside these.
 
 Little-endian. The *digest* of an artifact is the SHA-256 of its first 144 bytes, which stand for all that it holds. The
 weights are mapped, read-only and shared: processes that load one file share its pages. A file is replaced, never
@@ -33,7 +36,7 @@ import platform
 import stat
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from io import BufferedReader
 from itertools import islice
@@ -49,11 +52,12 @@ from renorm.runtime.launches import GPU
 from renorm.runtime.memory import Memory
 from renorm.runtime.program import ALIGNMENT, Program, align
 from renorm.runtime.signing import Key
+from renorm.runtime.steps import Plan
 
 MAGIC = b"\x89RENORM\n"
 VERSION = 16
 HEADER_BYTES = 256
-_HEADER = struct.Struct("<8sI4xQQQ8x32s32s32s")  # what the digest is of
+_HEADER = struct.Struct("<8sIIQQQ8x32s32s32s")  # what the digest is of
 _SIGNED = struct.Struct(f"<{_HEADER.size}s64s16x32s")
 _PAGE = 4096
 _DAMAGED = "copy or compile the file again"
@@ -87,6 +91,37 @@ class Manifest:
 
 
 @dataclass(frozen=True)
+class Held:
+    """An artifact in the weights of another one: where it begins there, its size, and its digest."""
+
+    is_row = True  # in JSON
+
+    begin: int
+    size: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class PlanManifest:
+    """The manifest of a network in parts. held: the artifacts of each part, in the order in which they are tried."""
+
+    plan: Plan
+    held: tuple[tuple[Held, ...], ...]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """An artifact as what stands in its file, one after the other, and its digest."""
+
+    blobs: tuple[Any, ...]
+    digest: str
+
+    @property
+    def size(self) -> int:
+        return sum(memoryview(b).nbytes for b in self.blobs)
+
+
+@dataclass(frozen=True)
 class Artifact:
     """The content of a file. weights: a read-only array over the mapped file, which it keeps open, or a copy.
     externals: what the code of Program.externals saved. state: the elements of Program.state, row-major."""
@@ -101,9 +136,10 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Header:
-    """The first bytes of a file, checked. Sizes in bytes; digest: of the whole artifact, in hexadecimal digits;
-    changed: when the file was, in nanoseconds."""
+    """The first bytes of a file, checked. is_plan: of a network in parts. Sizes in bytes; digest: of the whole
+    artifact, in hexadecimal digits; changed: when the file was, in nanoseconds."""
 
+    is_plan: bool
     head: int
     manifest: int
     weights: int
@@ -128,6 +164,19 @@ def write(
     """Writes an artifact, signed where there is a private key, and returns its digest. weights: in parts. The file at
     `path` is either the old one or the whole new one, whatever happens. Raises InvalidArtifact where it cannot be
     written."""
+    return store(path, encoded(program, walker, objects, weights, externals, state, key))
+
+
+def encoded(
+    program: Program,
+    walker: bytes,
+    objects: Sequence[bytes],
+    weights: Sequence[Bytes],
+    externals: Sequence[bytes] = (),
+    state: Sequence[bytes] = (),
+    key: Key | None = None,
+) -> Encoded:
+    """Return what `write` writes."""
     spans, data = list[Span](), bytearray()
     for blob in (walker, *objects, *externals, *state):
         data += bytes(align(len(data)) - len(data))
@@ -136,30 +185,50 @@ def write(
     counts = (len(objects), len(externals), len(state))
     rest = iter(spans[1:])
     said = Manifest(program, spans[0], *(tuple(islice(rest, n)) for n in counts))
+    return _sealed(said, bytes(data), weights, key)
+
+
+def encoded_plan(plan: Plan, parts: Sequence[Sequence[Encoded]], key: Key | None = None) -> Encoded:
+    """Return the artifact of a network in parts. parts: the artifacts of each."""
+    at, blobs, held = 0, list[Any](), list[tuple[Held, ...]]()
+    for artifacts in parts:
+        places = list[Held]()
+        for one in artifacts:
+            places.append(Held(at, one.size, one.digest))
+            padding = align(one.size, _PAGE) - one.size
+            blobs += [*one.blobs, bytes(padding)]
+            at += one.size + padding
+        held.append(tuple(places))
+    return _sealed(PlanManifest(plan, tuple(held)), b"", [np.frombuffer(b, np.uint8) for b in blobs], key)
+
+
+def _sealed(said: Manifest | PlanManifest, data: bytes, weights: Sequence[Bytes], key: Key | None) -> Encoded:
     manifest = json.dumps(records.plain(said), separators=(",", ":")).encode()
     begin = align(HEADER_BYTES + len(manifest))
     head_size = align(begin + len(data), _PAGE)
-    code = bytes(begin - HEADER_BYTES - len(manifest)) + bytes(data) + bytes(head_size - begin - len(data))
+    code = bytes(begin - HEADER_BYTES - len(manifest)) + data + bytes(head_size - begin - len(data))
     of_weights = sha256()
     for part in weights:
         of_weights.update(part.data)
     digests = (sha256(manifest).digest(), sha256(code).digest(), of_weights.digest())
     size = sum(part.nbytes for part in weights)
-    stated = _HEADER.pack(MAGIC, VERSION, head_size, len(manifest), size, *digests)
+    is_plan = isinstance(said, PlanManifest)
+    stated = _HEADER.pack(MAGIC, VERSION, is_plan, head_size, len(manifest), size, *digests)
     signature = bytes(signing.BYTES) if key is None else signing.sign(stated, key)
     header = _SIGNED.pack(stated, signature, bytes(32))
     header = header[:-32] + sha256(header[:-32]).digest()
+    return Encoded((header, manifest, code, *(part.data for part in weights)), sha256(stated).hexdigest())
 
+
+def store(path: str | os.PathLike[str], made: Encoded) -> str:
+    """Write an artifact to a file, as `write` does."""
     try:
         with replacing(path) as file:
-            file.write(header)
-            file.write(manifest)
-            file.write(code)
-            for part in weights:
-                file.write(part.data)
+            for blob in made.blobs:
+                file.write(blob)
     except OSError as error:
         raise InvalidArtifact(f"{path} cannot be written: {error.strerror or error}") from error
-    return sha256(stated).hexdigest()
+    return made.digest
 
 
 def read(
@@ -168,27 +237,32 @@ def read(
     digest: str | None = None,
     key: Key | None = None,
     mapped: bool = True,
+    held: tuple[int, int] = (0, 0),
 ) -> Artifact:
     """Reads an artifact and checks that this machine can run it.
 
     verify: also check the weights, which reads all of them once; without it they are read as they are needed.
     digest: what `write` returned: no other artifact is read. key: a public key: only what its owner signed is read.
     mapped: whether weights stay in the file; without it they are read at once, and the file may change from here on.
+    held: where it begins in a file that holds several, and its size; 0: it is all of the file.
     Whether the program contradicts itself is Module's to check.
     Raises InvalidArtifact for a file that cannot be read, is damaged, of another version, for another machine, or not
     the one that digest and key ask for, OutOfMemory where weights are copied and there is none for them.
     """
-    path = os.fspath(path)
+    path, begin = os.fspath(path), held[0]
     try:
         with _opened(path) as file:
-            header = _header(file, path, digest, key)
+            file.seek(begin)
+            header = _header(file, path, digest, key, held[1])
             manifest = _manifest(file, header, path)
+            if isinstance(manifest, PlanManifest):
+                raise _invalid(path, "contradicts itself", "a network in parts, where one program is expected")
             rest = file.read(header.head - HEADER_BYTES - header.manifest)
-            weights = _mapped(file, header) if mapped else _copied(file, header, path)
+            weights = _mapped(file, header, begin) if mapped else _copied(file, header, path, begin)
             _check(path, "code", rest, header.code_digest)
             if verify:
-                held = weights.array if isinstance(weights, Memory) else weights
-                _check(path, "weights", held.data, header.weights_digest)
+                array = weights.array if isinstance(weights, Memory) else weights
+                _check(path, "weights", array.data, header.weights_digest)
             if os.fstat(file.fileno()).st_mtime_ns != header.changed:
                 raise _invalid(path, "was changed while it was read", "an artifact is replaced, never changed")
     except OSError as error:
@@ -209,33 +283,91 @@ def read(
     return Artifact(manifest.program, walker, tuple(objects), weights, externals, state)
 
 
-def _mapped(file: BufferedReader, header: Header) -> Bytes:
-    mapping = mmap.mmap(file.fileno(), header.head + header.weights, access=mmap.ACCESS_READ)
-    return np.frombuffer(mapping, np.uint8, header.weights, header.head)
+def _mapped(file: BufferedReader, header: Header, begin: int) -> Bytes:
+    before = begin % mmap.ALLOCATIONGRANULARITY
+    size = before + header.head + header.weights
+    mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ, offset=begin - before)
+    return np.frombuffer(mapping, np.uint8, header.weights, before + header.head)
 
 
-def _copied(file: BufferedReader, header: Header, path: str) -> Memory:
+def _copied(file: BufferedReader, header: Header, path: str, begin: int) -> Memory:
     memory = Memory(header.weights)
-    file.seek(header.head)
+    file.seek(begin + header.head)
     if (count := file.readinto(memory.array.data)) != header.weights:
         raise _invalid(path, "is not complete", f"{count} bytes of weights, expected {header.weights}")
     memory.seal()
     return memory
 
 
-def inspect(path: str | os.PathLike[str], digest: str | None = None, key: Key | None = None) -> tuple[Header, Manifest]:
+def is_plan(path: str | os.PathLike[str], held: tuple[int, int] = (0, 0)) -> bool:
+    """Return whether a file claims to be a network in parts; of one that is no artifact, False."""
+    try:
+        with _opened(os.fspath(path)) as file:
+            file.seek(held[0])
+            data = file.read(16)
+    except OSError as error:
+        raise _unreadable(os.fspath(path), error) from error
+    return data[:8] == MAGIC and data[12:16] != bytes(4)
+
+
+def inspect(
+    path: str | os.PathLike[str], digest: str | None = None, key: Key | None = None, held: tuple[int, int] = (0, 0)
+) -> tuple[Header, Manifest]:
     """Return header and manifest of a file, as data: reads header and manifest and checks these; nothing else of the
-    file is looked at, and the machine may be another one. digest, key, errors: as for `read`; a program that
+    file is looked at, and the machine may be another one. digest, key, held, errors: as for `read`; a program that
     contradicts itself is refused too."""
+    header, manifest = _inspected(path, digest, key, held)
+    if isinstance(manifest, PlanManifest):
+        raise _invalid(os.fspath(path), "contradicts itself", "a network in parts, where one program is expected")
+    manifest.program.verify(len(manifest.objects), header.weights, len(manifest.externals))
+    return header, manifest
+
+
+def inspect_plan(
+    path: str | os.PathLike[str],
+    digest: str | None = None,
+    key: Key | None = None,
+    held: tuple[int, int] = (0, 0),
+) -> tuple[Header, PlanManifest, list[list[Held]]]:
+    """Return header and manifest of a network in parts, and where in the file the artifacts of each part are, which
+    are checked when they are read."""
+    header, manifest = _inspected(path, digest, key, held)
+    path = os.fspath(path)
+    if not isinstance(manifest, PlanManifest):
+        raise _invalid(path, "contradicts itself", "one program, where a network in parts is expected")
+    plan = manifest.plan
+    if fault := plan.fault() or ("" if len(plan.parts) == len(manifest.held) else "other parts than it holds"):
+        raise _invalid(path, "contradicts itself", fault)
+    outside = [h for of in manifest.held for h in of if not 0 <= h.begin <= h.begin + h.size <= header.weights]
+    if outside:
+        raise _invalid(path, "contradicts itself", f"{outside[0]} of {header.weights} bytes")
+    base = held[0] + header.head
+    return header, manifest, [[replace(h, begin=base + h.begin) for h in of] for of in manifest.held]
+
+
+def programs(
+    path: str | os.PathLike[str], digest: str | None = None, key: Key | None = None, held: tuple[int, int] = (0, 0)
+) -> tuple[Header, Plan | None, list[Program]]:
+    """Return the header of a file, its plan where it is a network in parts, and all programs that it holds, as data."""
+    if not is_plan(path, held):
+        header, manifest = inspect(path, digest, key, held)
+        return header, None, [manifest.program]
+    header, said, places = inspect_plan(path, digest, key, held)
+    inner = [programs(path, h.digest, None, (h.begin, h.size))[2] for of in places for h in of]
+    return header, said.plan, [program for of in inner for program in of]
+
+
+def _inspected(
+    path: str | os.PathLike[str], digest: str | None, key: Key | None, held: tuple[int, int]
+) -> tuple[Header, Manifest | PlanManifest]:
     path = os.fspath(path)
     try:
         with _opened(path) as file:
-            header = _header(file, path, digest, key)
-            manifest = _manifest(file, header, path)
+            file.seek(held[0])
+            header = _header(file, path, digest, key, held[1])
+            return header, _manifest(file, header, path)
     except OSError as error:
         raise _unreadable(path, error) from error
-    manifest.program.verify(len(manifest.objects), header.weights, len(manifest.externals))
-    return header, manifest
 
 
 def _opened(path: str) -> BufferedReader:
@@ -247,9 +379,10 @@ def _opened(path: str) -> BufferedReader:
     return file
 
 
-def _header(file: BufferedReader, path: str, digest: str | None, key: Key | None) -> Header:
+def _header(file: BufferedReader, path: str, digest: str | None, key: Key | None, size: int) -> Header:
+    """size: of the artifact; 0: that of the file."""
     data, status = file.read(HEADER_BYTES), os.fstat(file.fileno())
-    size = status.st_size
+    size = size or status.st_size
     magic, version = data[:8], int.from_bytes(data[8:12], "little")
     if len(data) < HEADER_BYTES:
         raise _invalid(path, "is not a renorm artifact", f"{size} bytes, expected at least {HEADER_BYTES}")
@@ -263,7 +396,7 @@ def _header(file: BufferedReader, path: str, digest: str | None, key: Key | None
         )
     stated, signature, own = _SIGNED.unpack(data)
     _check(path, "header", data[:-32], own)
-    _, _, head, manifest, weights, of_manifest, of_code, of_weights = _HEADER.unpack(stated)
+    _, _, kind, head, manifest, weights, of_manifest, of_code, of_weights = _HEADER.unpack(stated)
     if size != head + weights:
         raise _invalid(path, "is not complete", f"{size} bytes, expected {head + weights}")
     if head % _PAGE or align(HEADER_BYTES + manifest) > head:
@@ -275,14 +408,16 @@ def _header(file: BufferedReader, path: str, digest: str | None, key: Key | None
         )
     if key is not None:
         signing.check(stated, signature, key, path)
-    return Header(head, manifest, weights, of_manifest, of_code, of_weights, found, any(signature), status.st_mtime_ns)
+    digests = (of_manifest, of_code, of_weights)
+    return Header(kind == 1, head, manifest, weights, *digests, found, any(signature), status.st_mtime_ns)
 
 
-def _manifest(file: BufferedReader, header: Header, path: str) -> Manifest:
+def _manifest(file: BufferedReader, header: Header, path: str) -> Manifest | PlanManifest:
     data = file.read(header.manifest)
     _check(path, "manifest", data, header.manifest_digest)
     try:
-        return records.record(Manifest, json.loads(data))
+        said = json.loads(data)
+        return records.record(PlanManifest, said) if header.is_plan else records.record(Manifest, said)
     except (ValueError, RecursionError) as error:  # RecursionError: how the parser refuses lists in lists in lists
         raise _invalid(path, "has a manifest that cannot be read", f"{type(error).__name__}: {error}") from error
 

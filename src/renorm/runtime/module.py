@@ -485,16 +485,21 @@ class Module:
         """Return the parts of which another process makes an equal module, that has neither external code nor state."""
         return self.program, self._objects, self._weights.tobytes(), self._walker
 
-    def save(self, path: str | os.PathLike[str], key: Key | None = None) -> str:
+    def encoded(self, key: Key | None = None) -> artifact.Encoded:
+        """Return the artifact that `save` writes. Raises InvalidArtifact where external code cannot be saved."""
+        code = [e if isinstance(e, bytes) else external.saved(e, self.name) for e in self._externals]
+        state = [a.tobytes() for a in self._state.copy().values()]
+        weights = self._weights.arrays
+        return artifact.encoded(self.program, self._walker, self._objects, weights, code, state, key)
+
+    def save(self: Any, path: str | os.PathLike[str], key: Key | None = None) -> str:
         """Writes the module, with its state as it is, to one file, which `renorm.load` reads, and returns the digest by
         which `load` knows it again: 64 hexadecimal digits. An old file is replaced at once, or not at all.
 
         key: a private key of Ed25519, a file in PEM or its content, which signs the file (runtime.signing).
         Raises InvalidArtifact where it cannot be written, or has external code that cannot be saved.
         """
-        code = [e if isinstance(e, bytes) else external.saved(e, self.name) for e in self._externals]
-        state = [a.tobytes() for a in self._state.copy().values()]
-        return artifact.write(path, self.program, self._walker, self._objects, self._weights.arrays, code, state, key)
+        return artifact.store(path, self.encoded(key))
 
     def __repr__(self) -> str:
         inputs, outputs = (", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
@@ -509,7 +514,7 @@ def load(
     key: Key | None = None,
     mapped: bool = True,
     limits: Limits = DEFAULT,
-) -> Module:
+) -> Any:
     """A module from a file that `Module.save` wrote; neither the compiler nor LLVM is imported. The file holds machine
     code: load only what you would run.
 
@@ -524,7 +529,24 @@ def load(
     Raises InvalidArtifact for a file that cannot be read, is damaged, of another version, for another machine, or
     refused, OutOfMemory where there is no memory for it.
     """
-    held = artifact.read(path, verify, digest, key, mapped)
+    if artifact.is_plan(path):
+        parts: Any = import_module("renorm.runtime.piecewise")
+        return parts.load(path, threads, verify, digest, key, mapped, limits)
+    return load_program(path, threads, verify, digest, key, mapped, limits)
+
+
+def load_program(
+    path: str | os.PathLike[str],
+    threads: int | None,
+    verify: bool,
+    digest: str | None,
+    key: Key | None,
+    mapped: bool,
+    limits: Limits,
+    place: tuple[int, int] = (0, 0),
+) -> Module:
+    """Return the module of one program. place: as `held` of artifact.read."""
+    held = artifact.read(path, verify, digest, key, mapped, place)
     kind = import_module("renorm.runtime.gpu.module").GpuModule if held.program.machine.arch == GPU else Module
     return kind(held.program, held.objects, held.weights, held.walker, threads, held.externals, held.state, limits)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from renorm.core.dims import Dim, Sizes, Sym, substitute
@@ -270,6 +270,15 @@ class Report:
     precisions: Sequence[PrecisionRecord] = ()
     arithmetic: str = ""
 
+    @classmethod
+    def of_parts(cls, reports: Sequence[Report]) -> Report:
+        """Return the report on a network of these parts: lists one after the other, numbers as sums."""
+        made = cls()
+        for one in reports:
+            merged = {f.name: _sum(getattr(made, f.name), getattr(one, f.name)) for f in fields(cls)}
+            made = cls(**merged)
+        return made
+
     def to_json(self) -> dict[str, Any]:
         """For who reads JSON: what core.records writes, and what follows from it."""
         data = asdict(self)
@@ -310,3 +319,14 @@ class Report:
 
 
 _DERIVED = ("error", "growth", "headroom", "float16")  # of a norm
+
+
+def _sum(a: Any, b: Any) -> Any:
+    """Return what two parts have together; of texts, and what one of them lacks, the first that there is."""
+    if isinstance(a, (int, float)):
+        return a + b
+    if isinstance(a, dict):
+        return {**a, **{k: _sum(a[k], v) if k in a and isinstance(v, float) else v for k, v in b.items()}}
+    if hasattr(a, "__dataclass_fields__") and b is not None:
+        return type(a)(*(_sum(getattr(a, f.name), getattr(b, f.name)) for f in fields(a)))
+    return a or b if isinstance(a, str) or a is None or b is None else (*a, *b)

@@ -35,9 +35,11 @@ from renorm.frontends.onnx.messages import (
     topological,
 )
 from renorm.frontends.onnx.model import standard_domain
-from renorm.frontends.outline import Along, Body, Choice, Hosted, Outline, Piece, Rounds, Step, Types, pieces
+from renorm.frontends.outline import Hosted, Outline, Piece, Types
 from renorm.frontends.problems import together
 from renorm.graph.ir import Graph
+from renorm.runtime.program import TensorSpec
+from renorm.runtime.steps import Along, Body, Choice, Part, Plan, Rounds, Step, Whole
 
 if TYPE_CHECKING:
     from renorm.frontends.onnx.reader import Reader
@@ -58,12 +60,14 @@ def require(reader: Reader) -> None:
     if reader.missing or not kinds <= {"tensor_type", None}:
         return
     cut = outline(reader, hosted)
-    between = {name for piece in pieces(cut) for name in (*piece.inputs, *piece.outputs)}
+    between = {name for part in cut.plan.parts for name in (*part.inputs, *part.outputs)}
     if any(isinstance(reader.root.values.get(name), Held) for name in between):  # pieces give each other arrays
         return
     told = together(reader.problems, reader.source.label)
     do = "compile it, which runs it piece by piece, or give the shapes (shapes=) or inputs (inputs=) that it depends on"
-    raise Hosted(told.headline, told.facts, do, outline=cut) from told
+    why = Hosted(told.headline, told.facts, do)
+    why.outline = replace(cut, plan=replace(cut.plan, obstacle=str(why)))
+    raise why from told
 
 
 def _has_bodies(node: NodeProto) -> bool:
@@ -91,22 +95,26 @@ def outline(reader: Reader, hosted: Sequence[NodeProto]) -> Outline:
         frozenset(reader.values),
     )
     constant = replace(early, producers=_constant(nodes, order, early))
-    steps = [_step(nodes[p], nodes[p].name or f"{nodes[p].op_type}_{p}", reader, constant) for p in places]
+    cut = _Cut(reader)
+    start = cut.piece("before", early, ())  # comes first; what it has to give, others say
+    steps = [cut.step(nodes[p], nodes[p].name or f"{nodes[p].op_type}_{p}", constant) for p in places]
     after = {out: producers[out] for out in late - made}
     last = replace(constant, producers={**constant.producers, **after})
     names = [last.resolved(o.name) for o in proto.output]
-    end = _piece(reader, "after", last, [n for n in names if n in after])
-    needed = [*(n for s in steps for n in _needed(s)), *end.inputs, *(n for n in names if n not in late)]
+    end = cut.piece("after", last, [n for n in names if n in after])
+    needed = [n for s in (*steps, Whole(end)) for n in cut.needed(s)] + [n for n in names if n not in late]
     given = {v.name for v in inputs}
-    start = _piece(reader, "before", early, [n for n in needed if n not in given and n not in late], is_first=True)
-    whole: list[Step] = [*([start] if start.outputs else []), *steps, *([end] if end.outputs else [])]
-    return Outline(
+    cut.pieces[start] = cut.cut("before", early, [n for n in needed if n not in given and n not in late], is_first=True)
+    begins, ends = (bool(cut.pieces[number].part.outputs) for number in (start, end))
+    whole: list[Step] = [*([Whole(start)] if begins else []), *steps, *([Whole(end)] if ends else [])]
+    plan = Plan(
         reader.graph.name,
-        tuple(Declared(v.name, v.dtype, tuple(v.shape)) for v in inputs),
+        tuple(TensorSpec(v.name, v.dtype, tuple(v.shape)) for v in inputs),
+        tuple(p.part for p in cut.pieces),
         tuple(whole),
         tuple((o.name, name) for o, name in zip(proto.output, names)),
-        start if start.outputs else None,
     )
+    return Outline(plan, tuple(cut.pieces), start if begins else None)
 
 
 @dataclass(frozen=True)
@@ -148,44 +156,129 @@ def _constant(nodes: Sequence[NodeProto], order: Sequence[int], scope: _Scope) -
     return found
 
 
-def _step(node: NodeProto, name: str, reader: Reader, scope: _Scope) -> Step:
-    attributes = {a.name: a for a in node.attribute}
-    if node.op_type == "If":
-        branches = [attributes[which].g for which in ("then_branch", "else_branch")]
-        first, second = (_body(reader, g, f"{name}.{w}", scope) for g, w in zip(branches, ("then", "else")))
-        for body in (first, second):
-            _check_results(node, name, body)
-        return Choice(name, "If", scope.resolved(node.input[0]), (first, second), tuple(node.output))
-    body = attributes["body"].g
-    formal, operands = [i.name for i in body.input], [scope.resolved(i) for i in node.input]
-    if node.op_type == "Loop":
-        count, condition = ([*operands, "", ""])[:2]
-        made = _body(reader, body, f"{name}.body", scope, 0 if condition else 1)
-        _check_results(node, name, made, 1 if condition else 0)
-        stacked = (Along(),) * (len(body.output) - 1 - len(operands[2:]))
+class _Cut:
+    """Hold what is cut out of the network of a reader, piece by piece."""
+
+    def __init__(self, reader: Reader):
+        self._reader, self.pieces = reader, list[Piece]()
+
+    def step(self, node: NodeProto, name: str, scope: _Scope) -> Step:
+        """Return what a node with bodies does."""
+        attributes = {a.name: a for a in node.attribute}
+        if node.op_type == "If":
+            branches = [attributes[which].g for which in ("then_branch", "else_branch")]
+            first, second = (self._body(g, f"{name}.{w}", scope) for g, w in zip(branches, ("then", "else")))
+            for body in (first, second):
+                _check_results(node, name, body)
+            return Choice(name, "If", scope.resolved(node.input[0]), (first, second), tuple(node.output))
+        body = attributes["body"].g
+        formal, operands = [i.name for i in body.input], [scope.resolved(i) for i in node.input]
+        if node.op_type == "Loop":
+            count, condition = ([*operands, "", ""])[:2]
+            made = self._body(body, f"{name}.body", scope, 0 if condition else 1)
+            _check_results(node, name, made, 1 if condition else 0)
+            stacked = (Along(),) * (len(body.output) - 1 - len(operands[2:]))
+            return Rounds(
+                *(name, "Loop", count or None, condition or None, tuple(operands[2:])),
+                *(formal[0], formal[1], tuple(formal[2:]), made, tuple(node.output), stacked),
+            )
+        number = int(attributes["num_scan_inputs"].i)
+        states = len(operands) - number
+        made = self._body(body, f"{name}.body", scope)
+        _check_results(node, name, made)
+
+        def along(which: str, length: int) -> list[Along]:
+            axes, directions = (
+                [int(i) for i in attributes[f"scan_{which}_{what}"].ints]
+                if f"scan_{which}_{what}" in attributes
+                else [0] * length
+                for what in ("axes", "directions")
+            )
+            return [Along(axis, bool(back)) for axis, back in zip(axes, directions, strict=True)]
+
+        sliced = tuple(zip(operands[states:], along("input", number)))
         return Rounds(
-            *(name, "Loop", count or None, condition or None, tuple(operands[2:])),
-            *(formal[0], formal[1], tuple(formal[2:]), made, tuple(node.output), stacked),
+            *(name, "Scan", None, None, tuple(operands[:states]), None, None, tuple(formal[:states]), made),
+            *(tuple(node.output), tuple(along("output", len(body.output) - states)), sliced, tuple(formal[states:])),
         )
-    number = int(attributes["num_scan_inputs"].i)
-    states = len(operands) - number
-    made = _body(reader, body, f"{name}.body", scope)
-    _check_results(node, name, made)
 
-    def along(which: str, length: int) -> list[Along]:
-        axes, directions = (
-            [int(i) for i in attributes[f"scan_{which}_{what}"].ints]
-            if f"scan_{which}_{what}" in attributes
-            else [0] * length
-            for what in ("axes", "directions")
-        )
-        return [Along(axis, bool(back)) for axis, back in zip(axes, directions, strict=True)]
+    def _body(self, body: GraphProto, name: str, scope: _Scope, skipped: int = 0) -> Body:
+        """skipped: how many of its first results nobody reads."""
+        inner = scope.within(body)
+        results = tuple(inner.resolved(o.name) for o in body.output)[skipped:]
+        made = [r for r in dict.fromkeys(results) if r in inner.producers or r in inner.held or r in inner.given]
+        return Body(self.piece(name, inner, made), results)
 
-    sliced = tuple(zip(operands[states:], along("input", number)))
-    return Rounds(
-        *(name, "Scan", None, None, tuple(operands[:states]), None, None, tuple(formal[:states]), made),
-        *(tuple(node.output), tuple(along("output", len(body.output) - states)), sliced, tuple(formal[states:])),
-    )
+    def piece(self, name: str, scope: _Scope, outputs: Sequence[str]) -> int:
+        """Note what gives outputs, and return its number."""
+        self.pieces.append(self.cut(name, scope, outputs))
+        return len(self.pieces) - 1
+
+    def cut(self, name: str, scope: _Scope, outputs: Sequence[str], is_first: bool = False) -> Piece:
+        """Return what gives outputs. is_first: it takes inputs of the network alone, in their order."""
+        reader = self._reader
+        nodes, held, given, inputs = dict[int, NodeProto](), dict[str, Any](), list[str](), list[str]()
+        waiting, seen = list(dict.fromkeys(outputs)), {""}
+        while waiting:
+            at = waiting.pop()
+            if at in seen:
+                continue
+            seen.add(at)
+            if (n := scope.producers.get(at)) is not None:
+                if id(n) not in nodes:
+                    nodes[id(n)] = n
+                    waiting += _read(n)
+            elif at in scope.held:
+                held[at] = scope.held[at]
+            elif at in scope.given:
+                given.append(at)
+            else:
+                inputs.append(at)
+        infos = {i.name: i for i in reader.source.model.graph.input}
+        if is_first:
+            inputs = [name for name in infos if name in inputs]
+
+        def read(types: Types | None, elements: Mapping[str, Any], limits: Limits) -> Graph:
+            proto, model = GraphProto(), ModelProto()
+            proto.name = f"{reader.graph.name}.{name}"
+            proto.node = list(nodes.values())
+            proto.initializer = [t for t in held.values() if hasattr(t, "data_type")]
+            proto.sparse_initializer = [t for t in held.values() if not hasattr(t, "data_type")]
+            proto.input = [infos[n] if types is None else _info(types[n]) for n in inputs] + [infos[n] for n in given]
+            proto.output = [_named(n) for n in dict.fromkeys(outputs)]
+            source = reader.source
+            model.ir_version, model.opset_import = source.model.ir_version, source.model.opset_import
+            model.graph = proto
+            shapes = reader.shapes if types is None else {n: types[n].shape for n in inputs}
+            own = {n: reader.values[n] for n in given} | dict(elements)
+            made = type(reader)(
+                replace(source, model=model, content=None),
+                {n: shape for n, shape in shapes.items() if n in inputs or n in given},
+                own,
+                reader.is_mapped,
+                limits,
+            )
+            made.has_data = types is not None
+            graph = made.read()
+            diagnose(graph)
+            return graph
+
+        return Piece(Part(name, tuple(inputs), tuple(dict.fromkeys(outputs))), read)
+
+    def needed(self, step: Step) -> list[str]:
+        """Return the names that a step reads."""
+        if isinstance(step, Choice):
+            return [step.condition, *(n for b in step.bodies for n in self._seen(b))]
+        if isinstance(step, Rounds):
+            own = {step.number, step.going, *step.carried, *step.slices}
+            outer = [n for n in self._seen(step.body) if n not in own]
+            return [n for n in (step.count, step.condition, *step.states, *(n for n, _ in step.sliced)) if n] + outer
+        return [*self.pieces[step.part].part.inputs]
+
+    def _seen(self, body: Body) -> list[str]:
+        """Return the names that a body reads, or passes on."""
+        part = self.pieces[body.part].part
+        return [*part.inputs, *(r for r in body.results if r not in part.outputs)]
 
 
 def _check_results(node: NodeProto, name: str, body: Body, skipped: int = 0) -> None:
@@ -193,64 +286,6 @@ def _check_results(node: NodeProto, name: str, body: Body, skipped: int = 0) -> 
     if len(node.output) > len(body.results) - skipped:
         made = f"a body of it makes {len(body.results) - skipped}"
         raise InvalidModel(f"{node.op_type} {name!r} has {len(node.output)} results, {made}")
-
-
-def _body(reader: Reader, body: GraphProto, name: str, scope: _Scope, skipped: int = 0) -> Body:
-    """skipped: how many of its first results nobody reads."""
-    inner = scope.within(body)
-    results = tuple(inner.resolved(o.name) for o in body.output)[skipped:]
-    made = [r for r in dict.fromkeys(results) if r in inner.producers or r in inner.held or r in inner.given]
-    return Body(_piece(reader, name, inner, made), results)
-
-
-def _piece(reader: Reader, name: str, scope: _Scope, outputs: Sequence[str], is_first: bool = False) -> Piece:
-    """Return the piece that gives outputs. is_first: it takes inputs of the network alone, in their order."""
-    nodes, held, given, inputs = dict[int, NodeProto](), dict[str, Any](), list[str](), list[str]()
-    waiting, seen = list(dict.fromkeys(outputs)), {""}
-    while waiting:
-        at = waiting.pop()
-        if at in seen:
-            continue
-        seen.add(at)
-        if (n := scope.producers.get(at)) is not None:
-            if id(n) not in nodes:
-                nodes[id(n)] = n
-                waiting += _read(n)
-        elif at in scope.held:
-            held[at] = scope.held[at]
-        elif at in scope.given:
-            given.append(at)
-        else:
-            inputs.append(at)
-    infos = {i.name: i for i in reader.source.model.graph.input}
-    if is_first:
-        inputs = [name for name in infos if name in inputs]
-
-    def read(types: Types | None, elements: Mapping[str, Any], limits: Limits) -> Graph:
-        proto, model = GraphProto(), ModelProto()
-        proto.name = f"{reader.graph.name}.{name}"
-        proto.node = list(nodes.values())
-        proto.initializer = [t for t in held.values() if hasattr(t, "data_type")]
-        proto.sparse_initializer = [t for t in held.values() if not hasattr(t, "data_type")]
-        proto.input = [infos[n] if types is None else _info(types[n]) for n in inputs] + [infos[n] for n in given]
-        proto.output = [_named(n) for n in dict.fromkeys(outputs)]
-        source = reader.source
-        model.ir_version, model.graph, model.opset_import = source.model.ir_version, proto, source.model.opset_import
-        shapes = reader.shapes if types is None else {n: types[n].shape for n in inputs}
-        own = {n: reader.values[n] for n in given} | dict(elements)
-        made = type(reader)(
-            replace(source, model=model, content=None),
-            {n: shape for n, shape in shapes.items() if n in inputs or n in given},
-            own,
-            reader.is_mapped,
-            limits,
-        )
-        made.has_data = types is not None
-        graph = made.read()
-        diagnose(graph)
-        return graph
-
-    return Piece(name, tuple(inputs), tuple(dict.fromkeys(outputs)), read)
 
 
 def _info(declared: Declared) -> ValueInfoProto:
@@ -275,22 +310,6 @@ def _named(name: str) -> ValueInfoProto:
 def _read(node: NodeProto) -> list[str]:
     """Return the names that a node reads, and the graphs nested in it."""
     return [*node.input, *captured(node)]
-
-
-def _needed(step: Step) -> list[str]:
-    """Return the names that a step reads."""
-    if isinstance(step, Choice):
-        return [step.condition, *(n for b in step.bodies for n in _seen(b))]
-    if isinstance(step, Rounds):
-        own = {step.number, step.going, *step.carried, *step.slices}
-        outer = [n for n in _seen(step.body) if n not in own]
-        return [n for n in (step.count, step.condition, *step.states, *(n for n, _ in step.sliced)) if n] + outer
-    return [*step.inputs]
-
-
-def _seen(body: Body) -> list[str]:
-    """Return the names that a body reads, or passes on."""
-    return [*body.piece.inputs, *(r for r in body.results if r not in body.piece.outputs)]
 
 
 def _held(proto: GraphProto) -> dict[str, TensorProto | SparseTensorProto]:

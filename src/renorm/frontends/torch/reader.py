@@ -210,7 +210,7 @@ def where(node: torch.fx.Node) -> str:
 
 def stated(node: torch.fx.Node) -> str:
     """Return what a node calls, and the line of the caller's source that does."""
-    lines = _LINE.findall(node.meta.get("stack_trace") or "")
+    lines = _LINE.findall(str(node.meta.get("stack_trace", "")))  # of a damaged file it may be anything
     own = [line for line in lines if f"{torch.__name__}/" not in line[0]] or lines
     return f"{overload(node)}, {own[-1][0]}:{own[-1][1]}" if own else overload(node)
 

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
-from renorm.core import dtypes
 from renorm.core.errors import Cancelled, InvalidInput, RenormError, TimeLimit
 from renorm.core.limits import Limits
-from renorm.driver.pieces import CompiledPiece
-from renorm.frontends.outline import Along, Choice, Piece, Rounds
+from renorm.runtime.steps import Along, Choice, Plan, Rounds, Whole
 
 Array = np.ndarray[Any, Any]
 Values = dict[str, Array]
+ArrayType = tuple["np.dtype[Any]", tuple[int, ...]]
+
+
+class Runner(Protocol):
+    """What runs a part of a network."""
+
+    @property
+    def modules(self) -> Sequence[Any]:
+        """The modules that there are by now."""
+        ...
+
+    def module_for(self, given: Sequence[Array]) -> Any:
+        """Return the module that runs the part on these inputs."""
+        ...
+
+    def types(self, given: Sequence[Array]) -> list[ArrayType]:
+        """Return dtype and shape of each output for these inputs; 0 for an extent that only running tells."""
+        ...
 
 
 class Run:
@@ -23,16 +39,17 @@ class Run:
 
     def __init__(
         self,
-        name: str,
-        pieces: Mapping[int, CompiledPiece],
+        plan: Plan,
+        runners: Sequence[Runner],
         limits: Limits,
         cancels: Callable[[], int],
         timeout: float | None,
     ):
-        """pieces: by the ids of what they are of. cancels: how often runs were cancelled."""
+        """runners: of the parts, in order. cancels: how often runs were cancelled."""
         if timeout is not None and not timeout >= 0:  # NaN is not either
             raise InvalidInput(f"timeout={timeout!r}", ["expected a number of seconds, or None for no limit"])
-        self._name, self._pieces, self._limits, self._timeout = name, pieces, limits, timeout
+        self._plan, self._name, self._runners, self._limits = plan, plan.name, runners, limits
+        self._timeout = timeout
         self._now, self._cancels = cancels, cancels()
         self._deadline = None if timeout is None else time.monotonic() + timeout
 
@@ -50,25 +67,38 @@ class Run:
     def _late(self) -> TimeLimit:
         return TimeLimit(f"a run of {self._name} was not done in {self._timeout:g} s")
 
-    def piece(self, piece: Piece, values: Mapping[str, Array]) -> Values:
-        """Return the outputs of a piece."""
-        left = self._left()
+    def of(self, values: Values) -> None:
+        """Run all steps, and note what they make among values."""
+        for step in self._plan.steps:
+            if isinstance(step, Whole):
+                values |= self._part(step.part, values)
+            elif isinstance(step, Choice):
+                self._choice(step, values)
+            else:
+                self._rounds(step, values)
+
+    def _part(self, number: int, values: Mapping[str, Array]) -> Values:
+        """Return the outputs of a part."""
+        left, part = self._left(), self._plan.parts[number]
+        if not part.outputs:
+            return {}
+        given = [values[name] for name in part.inputs]
         try:
-            return self._pieces[id(piece)].run(values, left)
+            return dict(zip(part.outputs, self._runners[number].module_for(given).run(*given, timeout=left)))
         except TimeLimit as error:
             raise self._late() from error
 
-    def choice(self, step: Choice, values: Values) -> None:
+    def _choice(self, step: Choice, values: Values) -> None:
         """Run the branch that is chosen, and note its results among values."""
         is_first = bool(_element(values[step.condition], f"the condition of {step.kind} {step.name!r}"))
         body, which = step.bodies[0 if is_first else 1], "then" if is_first else "else"
         try:
-            seen = {**values, **self.piece(body.piece, values)}
+            seen = {**values, **self._part(body.part, values)}
         except RenormError as error:
             raise error.within(f"{step.kind} {step.name!r}, {which}") from error
         values |= {made: seen[name] for made, name in zip(step.results, body.results) if made}
 
-    def rounds(self, step: Rounds, values: Values) -> None:
+    def _rounds(self, step: Rounds, values: Values) -> None:
         """Run a body round by round, and note what it made among values."""
         what, number = f"{step.kind} {step.name!r}", 0
         most = None if step.count is None else int(_element(values[step.count], f"the number of rounds of {what}"))
@@ -81,7 +111,7 @@ class Run:
         while (most is None or number < most) and _goes_on(condition, what):
             seen = self._given(step, values, number, most, condition, states)
             try:
-                seen |= self.piece(step.body.piece, seen)
+                seen |= self._part(step.body.part, seen)
                 made = [seen[name] for name in step.body.results]
                 if has_condition:
                     condition = made.pop(0)
@@ -119,18 +149,17 @@ class Run:
     def _none(self, step: Rounds, seen: Values) -> list[Array]:
         """Return what is put together of no rounds: of the types that a round would give, where extents that only it
         would tell are 0."""
-        piece = self._pieces[id(step.body.piece)]
         what = f"{step.kind} {step.name!r} makes no rounds"
         try:
-            graph = piece.types(seen, self._limits)
+            part = self._plan.parts[step.body.part]
+            types = dict(zip(part.outputs, self._runners[step.body.part].types([seen[n] for n in part.inputs])))
         except RenormError as error:
             raise error.within(f"{what}, and the type of its results is not known") from error
-        types = {n: (dtypes.numpy_dtype(v.dtype), v.shape) for n, v in zip(step.body.piece.outputs, graph.outputs)}
         types = {n: (a.dtype, a.shape) for n, a in seen.items()} | types
         found = list[Array]()
         for name, along in zip(step.body.results[len(step.body.results) - len(step.stacked) :], step.stacked):
             dtype, shape = types[name]
-            whole = np.zeros((0, *(d if isinstance(d, int) else 0 for d in shape)), dtype)
+            whole = np.zeros((0, *shape), dtype)
             found.append(np.ascontiguousarray(np.moveaxis(whole, 0, along.axis)))
         return found
 
