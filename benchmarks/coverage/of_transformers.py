@@ -60,9 +60,9 @@ WINDOWS: dict[str, Any] = {
 }
 
 FIXED = (  # networks of text whose files hold one number of sentences and words
-    *("FNetModel", "CamembertForMaskedLM", "MPNetModel", "MobileBertModel", "StableLmForCausalLM"),
+    *("CamembertForMaskedLM", "MPNetModel", "MobileBertModel", "StableLmForCausalLM"),
     *("OlmoForCausalLM", "GraniteForCausalLM", "Gemma2ForCausalLM", "Phi3ForCausalLM"),
-    *("CodeGenForCausalLM", "RoFormerModel", "ConvBertModel", "SqueezeBertModel"),
+    *("CodeGenForCausalLM", "RoFormerModel", "ConvBertModel", "SqueezeBertModel", "MambaForCausalLM"),
 )
 
 
@@ -230,7 +230,9 @@ def build(row: Row) -> Built:
         case "time series":
             given = (Given("past_values", ("batch", config.context_length, config.num_input_channels)),)
         case _:
-            given = (image,)
+            patches = (size // getattr(config, "patch_size", size)) ** 2 if name == "ViTMAEModel" else 0
+            # what it hides is drawn at random, unless it is given
+            given = (image, Given("noise", ("batch", patches), "uniform")) if patches else (image,)
     return Built(Tensors(net, [g.name for g in given]), given)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
 
 import renorm
@@ -167,6 +167,28 @@ def test_dft(is_open: bool, length: int | None, axis: int, parts: int) -> None:
         expected = transform(signal, length, along)
         model = made("DFT", operands, 1, (1, 2), is_open, 20, inverse=inverse, onesided=onesided)
         (y,) = renorm.compile(model).run(x)
+        np.testing.assert_allclose(y[..., 0] + 1j * y[..., 1], expected, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("length", [None, 5, 9])
+@pytest.mark.parametrize(
+    ("attributes", "parts"), [("", 1), ("", 2), ("inverse = 1", 1), ("inverse = 1", 2), ("onesided = 1", 1)]
+)
+def test_dft_along_an_open_axis(attributes: str, parts: int, length: int | None) -> None:
+    onesided, inverse = attributes.startswith("o"), attributes.startswith("i")
+    said = "" if length is None else f", int64 length = {{{length}}}"
+    source = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 20]>
+        g (float[N, A, B, {parts}] x) => (float[N, C, B, 2] y) <int64 axis = {{1}}{said}> {{
+        y = DFT<{attributes}>(x, {"length" if said else ""}, axis) }}""".replace("<>", "")
+    )
+    module = renorm.compile(source)
+    transform = np.fft.ifft if inverse else np.fft.rfft if onesided else np.fft.fft
+    for n in (7, 1, 12):
+        x = f(2, n, 3, parts)
+        expected = transform(x[..., 0] + (1j * x[..., 1] if parts == 2 else 0), length, 1)
+        (y,) = module.run(x)
+        assert y.shape[:-1] == expected.shape
         np.testing.assert_allclose(y[..., 0] + 1j * y[..., 1], expected, 1e-4, 1e-5)
 
 

@@ -36,8 +36,14 @@ class Dft(Composite):
         if axis == x.rank - 1:
             raise OperandError(f"DFT({x.type}): axis {axis} is that of real and imaginary parts")
         n, parts = x.shape[axis], x.shape[-1]
-        if not isinstance(n, int) or parts not in (1, 2):
+        if parts not in (1, 2) or (not isinstance(n, int) and self.inverse and self.onesided):
             raise OperandError(f"DFT({x.type}): axis {axis} and the last, 1 or 2, must be known", do="give shapes=")
+        if not isinstance(n, int):
+            if not length:
+                return self._open(x, axis)
+            n, pads = int(length[0]), np.zeros(2 * x.rank, np.int64)
+            pads[x.rank + axis] = n
+            x = apply("slice", apply("pad", x, pads), np.array([0]), np.array([n]), np.array([axis]))
         if self.inverse and self.onesided:
             matrix = real_parts_of(n, int(length[0]) if length else 2 * (n - 1))[:, :parts]
         else:
@@ -49,6 +55,34 @@ class Dft(Composite):
         y = apply("matmul", flat, matrix.reshape(n * int(parts), -1).astype(numpy_dtype(x.dtype)))
         y = apply("reshape", y, np.array([0] * (x.rank - 2) + list(matrix.shape[2:])))
         return apply("transpose", y, perm=back)
+
+    def _open(self, x: Any, axis: int) -> Any:
+        """Return the transform of a signal of open length n: the matrix is computed in each call, of t k mod n, which
+        is exact."""
+        n = apply("slice", apply("shape", x), np.array([axis]), np.array([axis + 1]))
+        count = apply("add", apply("div", n, np.array([2])), np.array([1])) if self.onesided else n
+        ends = (apply("reshape", size, np.array([], np.int64)) for size in (n, count))
+        t, k = (apply("range", np.array(0), end, np.array(1)) for end in ends)
+        turns = apply("mod", apply("mul", apply("unsqueeze", t, axes=(1,)), k), n)
+        one_turn = np.array(2 * np.pi * (-1 if self.inverse else 1))
+        angle = apply("mul", apply("cast", turns, to="float64"), apply("div", one_turn, apply("cast", n, to="float64")))
+        cos, sin = (apply("cast", apply(name, angle), to=x.dtype) for name in ("cos", "sin"))
+        order = [*(a for a in range(x.rank - 1) if a != axis), axis]
+        parts = [apply("transpose", apply("squeeze", p, axes=(-1,)), perm=order) for p in _parts(x)]
+        real, imaginary = apply("matmul", parts[0], cos), apply("neg", apply("matmul", parts[0], sin))
+        if len(parts) == 2:
+            real = apply("add", real, apply("matmul", parts[1], sin))
+            imaginary = apply("add", imaginary, apply("matmul", parts[1], cos))
+        back = [int(a) for a in np.argsort(order)]
+        both = [apply("unsqueeze", apply("transpose", p, perm=back), axes=(-1,)) for p in (real, imaginary)]
+        y = apply("concat", *both, axis=-1)
+        return apply("div", y, apply("cast", n, to=x.dtype)) if self.inverse else y
+
+
+def _parts(x: Any) -> list[Any]:
+    """Return the real part of a signal, and the imaginary one where it has one."""
+    ends = range(int(x.shape[-1]))
+    return [apply("slice", x, np.array([p]), np.array([p + 1]), np.array([-1])) for p in ends]
 
 
 class Stft(Composite):
