@@ -32,6 +32,8 @@ from tests.frontends.fuzz_processes import LATE, START, ended, guarded, judged, 
 from tests.frontends.fuzz_seeds import seeds
 from tests.frontends.fuzz_traces import Traces
 
+from renorm.cli.progress import progress
+
 Change = Callable[[bytes, random.Random], bytes]
 Smaller = Callable[[bytes], Iterator[bytes]]
 
@@ -137,7 +139,8 @@ class Run:
         """Return how many findings there are, each of which is printed."""
         started, turns = time.monotonic(), [range(i, min(i + TURN, self.files)) for i in range(0, self.files, TURN)]
         held, known = list[tuple[Any, Any, _Work]](), len(self.corpus)
-        with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as directory:
+        where = "/dev/shm" if Path("/dev/shm").is_dir() else None
+        with tempfile.TemporaryDirectory(dir=where) as directory, progress(f"damaged .{self.form} files") as tell:
             names = count()
             while turns or held:
                 while turns and len(held) < self.jobs and time.monotonic() < self.end:
@@ -145,6 +148,8 @@ class Run:
                 if time.monotonic() > self.end:
                     turns.clear()
                     [process.kill() for process, _, _ in held]
+                if tell:
+                    tell(f"{len(self.findings)} findings", self.kinds.total(), self.files)
                 ready = wait([received for _, received, _ in held], 0.5)
                 for process, received, work in [*held]:
                     left = self._followed(process, received, work, received in ready)
