@@ -81,7 +81,9 @@ def module(request: pytest.FixtureRequest, network: Graph, tmp_path: Path) -> Mo
     if request.param == "compiled":
         return m
     m.save(tmp_path / "open.renorm")
-    return renorm.load(tmp_path / "open.renorm", threads=1, limits=LIMITS)
+    held = renorm.load(tmp_path / "open.renorm", threads=1, limits=LIMITS)
+    assert isinstance(held, Module)
+    return held
 
 
 def small(g: Graph) -> Iterator[dict[str, int]]:

@@ -203,7 +203,7 @@ def test_a_file_serves_all_shapes(tmp_path: Path) -> None:
     m = renorm.compile(g, threads=1)
     assert isinstance(m, OpenModule)
     m.save(tmp_path / "open.renorm")
-    held = renorm.load(tmp_path / "open.renorm", threads=1)
+    held: Any = renorm.load(tmp_path / "open.renorm", threads=1)
     assert str(held.inputs[0]) == "x f32[n, 24]"
     assert "open extent: n" in str(held.report).splitlines()
     assert held.program == m.program

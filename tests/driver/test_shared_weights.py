@@ -167,7 +167,7 @@ def test_a_module_whose_weights_lie_apart_is_saved_whole(tmp_path: Path) -> None
     np.testing.assert_array_equal(expected, alone.run(x)[0])
     for made in (m, one):
         made.save(tmp_path / "m.renorm")
-        loaded = renorm.load(tmp_path / "m.renorm")
+        loaded: Any = renorm.load(tmp_path / "m.renorm")
         assert loaded._weights.tobytes() == made._weights.tobytes()
         np.testing.assert_array_equal(loaded.run(x)[0], made.run(x)[0])
     for name, value in one.graph.constants.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -110,7 +111,7 @@ def test_work_of_open_extents_is_that_of_numbers(network: str, tmp_path: Path) -
     build, calls = NETWORKS[network]
     m = renorm.compile(build(), threads=1, opt_level=2)
     m.save(tmp_path / "open.renorm")
-    held = renorm.load(tmp_path / "open.renorm", threads=1)
+    held: Any = renorm.load(tmp_path / "open.renorm", threads=1)
     for shapes in calls:
         if 0 in shapes[0]:
             continue

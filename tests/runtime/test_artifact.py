@@ -18,9 +18,12 @@ from hypothesis import strategies as st
 
 from renorm.core.features import FEATURES
 from renorm.errors import InvalidArtifact, InvalidInput
-from renorm.runtime import Machine, artifact, cpu, load
+from renorm.runtime import Machine, artifact, cpu
+from renorm.runtime import load as load_any
 from renorm.runtime.program import Argument, Code, Program, Step, TensorSpec, Weight
 from renorm.runtime.report import ConstantRecord, Extreme, KernelRecord, MemoryRecord, NearNorm, NormRecord, Report
+
+load: Any = load_any  # of one program
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -262,7 +263,7 @@ def saved(open_mirrors, tmp_path):
 
 def test_one_file_serves_all_extents(saved, mirrored):
     m, path = saved
-    held = load(path)
+    held: Any = load(path)
     assert held.program == m.program
     assert held.inputs[0].shape == (N,)
     for n in (3, 0, 50):

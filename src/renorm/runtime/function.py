@@ -131,7 +131,7 @@ class Function(Entry):
 
 def load_module(path: str | os.PathLike[str]) -> Function:
     """The function that `export_library` wrote. Raises InvalidArtifact."""
-    return Function(module.load(path))
+    return Function(module.load_program(path))
 
 
 load = load_module

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -43,6 +43,9 @@ from renorm.runtime.stages import stages
 from renorm.runtime.state import State, beyond
 from renorm.runtime.table import Context, Launches, Recording, Word, Workplace
 from renorm.runtime.weights import Source, Weights
+
+if TYPE_CHECKING:
+    from renorm.runtime.piecewise import PiecewiseModule
 
 # ns of work that one thread does: below the first, sharing it out takes longer than it saves; below the second, waking
 # a thread that sleeps does, which takes some 100 us of the caller's time on a virtual machine
@@ -514,7 +517,7 @@ def load(
     key: Key | None = None,
     mapped: bool = True,
     limits: Limits = DEFAULT,
-) -> Any:
+) -> Module | PiecewiseModule:
     """A module from a file that `Module.save` wrote; neither the compiler nor LLVM is imported. The file holds machine
     code: load only what you would run.
 
@@ -526,6 +529,7 @@ def load(
     replaced, as `save` does; without it they are read at once into memory of the module's own.
     External code is loaded by what is registered under the name in the file (runtime.external).
     limits: the bytes that a call of open extents may ask for; by default what this process may use.
+    A network in parts (runtime.steps) has no one program, and is called in the same way.
     Raises InvalidArtifact for a file that cannot be read, is damaged, of another version, for another machine, or
     refused, OutOfMemory where there is no memory for it.
     """
@@ -537,15 +541,15 @@ def load(
 
 def load_program(
     path: str | os.PathLike[str],
-    threads: int | None,
-    verify: bool,
-    digest: str | None,
-    key: Key | None,
-    mapped: bool,
-    limits: Limits,
+    threads: int | None = None,
+    verify: bool = True,
+    digest: str | None = None,
+    key: Key | None = None,
+    mapped: bool = True,
+    limits: Limits = DEFAULT,
     place: tuple[int, int] = (0, 0),
 ) -> Module:
-    """Return the module of one program. place: as `held` of artifact.read."""
+    """As `load`, of a file that holds one program. place: as `held` of artifact.read."""
     held = artifact.read(path, verify, digest, key, mapped, place)
     kind = import_module("renorm.runtime.gpu.module").GpuModule if held.program.machine.arch == GPU else Module
     return kind(held.program, held.objects, held.weights, held.walker, threads, held.externals, held.state, limits)
