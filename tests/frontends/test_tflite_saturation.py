@@ -1,4 +1,4 @@
-"""Quantized tensors hold what their integers can stand for: networks that saturate are those that LiteRT runs."""
+"""Quantized tensors hold integers: what operators make is rounded to them and cut to their range, as LiteRT does."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ def steps_apart(ours: Any, theirs: Any) -> int:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
 def test_random_quantized_networks_are_those_of_litert(dtype: str) -> None:
-    """Within 3 steps, which is what was seen of 600; without saturation the worst of these is off by more than 100."""
+    """Within a step, or two of 16 bits, whose kernels in LiteRT scale by factors of 15; without saturation the worst of
+    these is off by more than 100, without rounding by 3."""
     saturates = 0
     for seed in range(12):
         content, x = spotter(np.random.default_rng(seed), dtype)
         (theirs,) = litert(content, x)
         (ours,) = interpret.run(renorm.read(content), [x])
-        assert steps_apart(ours, theirs) <= 3, (dtype, seed)
+        assert steps_apart(ours, theirs) <= (2 if dtype == "int16" else 1), (dtype, seed)
         scores = theirs.reshape(-1).astype(np.int64)
         first, second = np.sort(scores)[:-3:-1]
-        assert first - second <= 6 or ours.argmax() == scores.argmax(), (dtype, seed)
+        assert first - second <= 2 or ours.argmax() == scores.argmax(), (dtype, seed)
         saturates += int(theirs.max() in SIDES[dtype])
     assert saturates < 12  # most networks tell one score from another
 
@@ -63,27 +64,50 @@ def chain(*kinds: str, activation: int = 0) -> tuple[bytes, Any]:
     return q.file.written([x], [at]), given
 
 
-def test_nothing_is_cut_that_is_within_already() -> None:
-    def clips(content: bytes) -> list[int]:
-        nodes = [n for n in renorm.read(content).nodes if n.op.name == "clip"]
-        return [sum(v is not None for v in n.inputs[1:]) for n in nodes]
+def rounded(content: bytes) -> list[str]:
+    """The ops that a network is read as, but for those of weights, of the order of axes, and what nobody reads."""
+    graph = renorm.read(content)
+    used = [n for n in graph.nodes if n.output.readers or graph.is_output(n.output)]
+    weights = [n for n in used if all(v is None or v.is_constant for v in n.inputs)]
+    return [n.op.name for n in used if n not in weights and n.op.name != "transpose"]
 
-    end = [2]  # the rounding of the result
-    assert clips(chain()[0]) == [2, *end]
-    assert clips(chain("MAX_POOL_2D", "AVERAGE_POOL_2D")[0]) == [2, *end]  # a pool stays within
-    assert clips(chain("MAX_POOL_2D", activation=1)[0]) == [1, *end]  # the tensor begins at 0, as ReLU does
+
+START = ["dequantize_linear", "conv", "quantize_linear"]
+MEAN = ["cast", "average_pool", "mul", "round", "cast"]
+
+
+def test_what_picks_elements_picks_integers() -> None:
+    """A mean of them is rounded as it is, a largest element is not."""
+    assert rounded(chain()[0]) == START
+    assert rounded(chain("MAX_POOL_2D")[0]) == [*START, "max_pool"]
+    assert rounded(chain("MAX_POOL_2D", "AVERAGE_POOL_2D")[0]) == [*START, "max_pool", *MEAN]
+
+
+def test_an_activation_beyond_which_no_integer_is_goes() -> None:
+    """ReLU where the zero point is the least integer; ReLU6 where the greatest stands for 6 besides."""
+    assert "relu" not in rounded(chain(activation=1)[0])
+    for top, is_cut in ((6.0, False), (6.2, True)):
+        q = Quantized(np.random.default_rng(0))
+        x = q.tensor((1, 8, 8, 3), 1.0)
+        y = q.conv(x, 4, 3)
+        q.file.tables[y]["quantization"]["scale"] = np.asarray([top / 255], np.float32)
+        q.file.tables[y]["quantization"]["zero_point"] = np.asarray([-128])
+        content = q.file.written([x], [y])
+        assert ("clip" in rounded(content)) == is_cut
+        given = np.random.default_rng(1).integers(-128, 128, (1, 8, 8, 3)).astype(np.int8)
+        assert steps_apart(renorm.compile(content, threads=1).run(given)[0], litert(content, given)[0]) <= 1
 
 
 @pytest.mark.usefixtures("kept_code")
 def test_files_with_saturation_fold_and_are_written(tmp_path: Path) -> None:
-    """What is written computes in float what the source computes in integers; compiled it is the same again."""
+    """What is written computes what the source does."""
     for seed in range(20, 22):
         content, x = spotter(np.random.default_rng(seed))
         (tmp_path / "in.tflite").write_bytes(content)
         renorm.optimize(tmp_path / "in.tflite", tmp_path / "out.tflite")
         (theirs,) = litert(content, x)
-        assert steps_apart(litert((tmp_path / "out.tflite").read_bytes(), x)[0], theirs) <= 3
-        assert steps_apart(renorm.compile(tmp_path / "in.tflite", threads=1).run(x)[0], theirs) <= 3
+        assert steps_apart(litert((tmp_path / "out.tflite").read_bytes(), x)[0], theirs) <= 1
+        assert steps_apart(renorm.compile(tmp_path / "in.tflite", threads=1).run(x)[0], theirs) <= 1
 
 
 def test_a_scale_and_a_shift_do_not_fold_across_a_saturation(tmp_path: Path) -> None:
@@ -105,7 +129,7 @@ def test_a_scale_and_a_shift_do_not_fold_across_a_saturation(tmp_path: Path) -> 
         renorm.compile(content, threads=1).run(given)[0],
         litert((tmp_path / "out.tflite").read_bytes(), given)[0],
     ):
-        assert steps_apart(found, theirs) <= 2
+        assert steps_apart(found, theirs) <= 1
 
 
 def test_tensors_of_float_and_weights_of_integers_are_not_cut() -> None:

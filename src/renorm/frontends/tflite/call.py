@@ -12,7 +12,7 @@ from renorm import ops
 from renorm.core.dims import Dim, Sym
 from renorm.core.errors import InvalidModel, UnsupportedOp, UntoldOperand
 from renorm.frontends.orders import First, View, aligned
-from renorm.frontends.tflite import activations, ranges
+from renorm.frontends.tflite import activations, quantized
 from renorm.frontends.tflite.flatbuffer import Table
 from renorm.frontends.tflite.flexbuffer import numbers
 from renorm.frontends.tflite.operator import Operator, Result
@@ -32,7 +32,7 @@ _OPSET = 20  # of ONNX, whose operators some are read as
 @dataclass(frozen=True)
 class OperatorCall:
     """scope: the reading that it is of. name: its node's. table: what the file says of it. inputs: None where left
-    out."""
+    out. zero: the integer that stands for 0, where it reads and makes integers of a quantized tensor."""
 
     scope: Scope
     operator: Operator
@@ -40,6 +40,7 @@ class OperatorCall:
     table: Table
     inputs: Sequence[Tensor | None]
     outputs: Sequence[Tensor]
+    zero: Array | None = None
 
     @property
     def graph(self) -> Graph:
@@ -68,6 +69,10 @@ class OperatorCall:
         held = np.empty(len(extents), object)
         held[:] = extents
         return self.graph.open_constant(held, f"{self.name}.shape", "int64")
+
+    def allow(self, count: int) -> None:
+        """Raise LimitExceeded where a constant of that many elements, which the file does not hold, is too large."""
+        self.scope.reader.limits.check(self.name, [("elements", count, self.kind), ("bytes", 8 * count, self.kind)])
 
     def result_shape(self) -> list[int]:
         """Return the shape that the file states for the first result. Raises UnsupportedOp where it is open."""
@@ -115,6 +120,23 @@ class OperatorCall:
     def first(self, index: int) -> Value:
         """Return an operand with channels first."""
         return self.tensor(index).first()
+
+    def weight(self, index: int, perm: tuple[int, ...]) -> Value:
+        """Return an operand with its axes in another order, transposed now where it is constant: dequantized integers
+        beside data that are dequantized as well."""
+        value, tensor = self.stored(index), self.inputs[index]
+        is_same = perm == tuple(range(value.rank))
+        if value.data is None:
+            return value if is_same else quantized.moved(value, lambda v: ops.transpose(v, perm=perm))
+        assert tensor is not None
+        others = [t.value for i, t in enumerate(self.inputs) if i != index and t is not None and t.is_made]
+        if tensor.scale is not None and tensor.integers is not None and any(quantized.is_of_bytes(v) for v in others):
+            turned = np.ascontiguousarray(tensor.integers.transpose(perm))
+            whole = self.graph.constant(turned, value.name, value.source)
+            return quantized.real(whole, tensor.scale, perm.index(tensor.scale.axis))
+        if is_same:
+            return value
+        return self.graph.constant(np.ascontiguousarray(value.data.transpose(perm)), value.name, value.source)
 
     def aligned(self, *indices: int) -> View:
         """Return operands (all, where none is named) in one order."""
@@ -193,7 +215,7 @@ class OperatorCall:
         if tensor is None or tensor.variable is None or tensor.variable.first is None:
             return
         if tensor.scale is not None:
-            value = ranges.saturated(value, tensor.scale, tensor.dtype, tensor.scale.axis, ranges.ALL)
+            value = quantized.rounded(value, tensor.scale, tensor.dtype, tensor.scale.axis)
         tensor.variable.now = value
 
     @property
@@ -204,10 +226,19 @@ class OperatorCall:
         number = self.options.fields.get("fused_activation_function", 0)
         return self.options.schema.names("ActivationFunctionType").get(number, str(number))
 
+    @property
+    def is_activated(self) -> bool:
+        """Return whether the operator computes an activation of its result: one beyond which integers of a quantized
+        tensor stand for no numbers changes nothing."""
+        out, ends = self.outputs[0] if self.outputs else None, activations.CUTTING.get(self.activation)
+        if self.activation == "NONE" or self.operator.has_cell:
+            return False
+        return out is None or out.scale is None or ends is None or quantized.is_cut(ends, out.scale, out.dtype)
+
     def activated(self, result: Result) -> Result:
         """Return the result after the activation that the operator names."""
         kind = self.activation
-        if kind == "NONE" or self.operator.has_cell:
+        if not self.is_activated:
             return result
         if kind not in activations.NAMES or not isinstance(result, (Value, First)):
             raise UnsupportedOp(f"activation {kind} is not one renorm computes")

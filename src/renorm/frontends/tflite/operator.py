@@ -25,16 +25,16 @@ ALL = None  # operands
 @dataclass(frozen=True)
 class Operator:
     """kind: the name of its code, "" where an op is written as several operators. op: the op that means the same, or is
-    written so; "" where it is read as several. read, write: None for what goes the other way only. between: operands
-    between whose elements those of the result lie, which are moved or averaged. fuses: the operator may compute an
-    activation of its result. has_cell: an activation that it names is its cell's, and not of its result. is_complex: it
-    reads complex numbers, too."""
+    written so; "" where it is read as several. read, write: None for what goes the other way only. picks: operands
+    whose elements, or zeros, results are, or means of these. fuses: the operator may compute an activation of its
+    result. has_cell: an activation that it names is its cell's, and not of its result. is_complex: it reads complex
+    numbers, too."""
 
     kind: str
     op: str = ""
     read: Reader | None = None
     write: Writer | None = None
-    between: Sequence[int] | None = ()
+    picks: Sequence[int] | None = ()
     fuses: bool = False
     has_cell: bool = False
     is_complex: bool = False

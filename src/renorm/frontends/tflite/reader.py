@@ -3,13 +3,13 @@
 Values have the names of tensors; a node is called by its operator and its place in the file: `CONV_2D_3`. Whatever
 cannot be read is collected, so that one error names all of it.
 
-Quantized networks are read as arithmetic over the real numbers that their integers stand for: constants are
-dequantized, what is between operators is cut to the range of its integers and not rounded to them, and inputs and
-outputs keep the integers of the file.
+Quantized networks are read as arithmetic over the real numbers that their integers stand for, with what is between
+operators rounded to its integers (`quantized`); inputs and outputs keep the integers of the file.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from renorm import ops
 from renorm.core import dtypes
 from renorm.core.dims import Dim, Sym, substitute_shape
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, UntoldOperand
@@ -28,11 +27,11 @@ from renorm.frontends import BUFFERS
 from renorm.frontends.diagnosis import ASSUMPTIONS, diagnose
 from renorm.frontends.files import called, content
 from renorm.frontends.problems import Problem, together
-from renorm.frontends.tflite import ranges
+from renorm.frontends.tflite import quantized
 from renorm.frontends.tflite.flatbuffer import Table
 from renorm.frontends.tflite.model import KEY, Model
 from renorm.frontends.tflite.scope import Scope
-from renorm.frontends.tflite.tensors import Array, Scale, Tensor, Variable, scale_of
+from renorm.frontends.tflite.tensors import Array, Tensor, Variable, scale_of
 from renorm.graph.deciding import BRANCHING, inputs_of, settle, sources
 from renorm.graph.ir import Graph, Value
 from renorm.ops.identity import Identity
@@ -98,7 +97,9 @@ class Reader:
             raise together(self.problems, self.label)
         self._hold_variables()
         for tensor in self.main.tensors:
-            self.model.forms.update((v.name, (tensor.name, is_first)) for v, is_first in tensor.forms())
+            for v, is_first in tensor.forms():
+                whole = quantized.held(v)
+                self.model.forms.update((u.name, (tensor.name, is_first)) for u in (v, whole) if u is not None)
         self.graph.discard_constants()  # weights are held in the graph's order only
         settle(self.graph, self.branching)
         self.graph.metadata[BRANCHING] = tuple(v.name for v in self.branching)
@@ -174,10 +175,9 @@ class Reader:
         if tensor.scale is None:
             return value
         if value.data is not None:
+            tensor.integers = value.data
             return self.graph.constant(tensor.scale.real(value.data), f"{tensor.name}.real", value.source)
-        tensor.range = ranges.of_integers(tensor.scale, value.dtype)
-        scale, zero = tensor.scale.spread(value.rank)
-        return ops.mul(ops.sub(ops.cast(value, to="float32"), zero.astype(np.float32)), scale.astype(np.float32))
+        return quantized.real(value, tensor.scale, tensor.scale.axis)
 
     def _output(self, i: int) -> Value:
         tensor, table = self.main.tensors[i], self.main.tables[i]
@@ -188,20 +188,12 @@ class Reader:
         value, dtype = found.stored(), self.main.dtype(i)
         scale = scale_of(table, dtype, self.model.main.called(i))
         if scale is not None and value.producer is not None:
-            real, value = value, self._quantized(value, scale, dtype)
+            real, value = value, quantized.integers(value, scale, dtype, scale.axis)
             if real.name == tensor.name:
                 self.graph.swap_names(real, value)
         if value.name == tensor.name:
             return value
         return self.graph.apply(Identity(), [value], name=f"Identity_{tensor.name}", outputs=[tensor.name])
-
-    def _quantized(self, value: Value, scale: Scale, dtype: str) -> Value:
-        """Return the integers of a result: to the nearest, those beyond the range cut."""
-        steps, zero = (a.astype(np.float32) for a in scale.spread(value.rank))
-        limits = np.iinfo(dtypes.numpy_dtype(dtype))
-        rounded = ops.add(ops.round(ops.div(value, steps)), zero)
-        low, high = np.asarray(limits.min, np.float32), np.asarray(limits.max, np.float32)
-        return ops.cast(ops.clip(rounded, low, high), to=dtype)
 
     def _shape(self, table: Table, name: str) -> list[Dim]:
         """Return extents; what the signature of the shape leaves open is symbolic."""
@@ -251,8 +243,8 @@ class Reader:
         if variable.initial is None:
             if variable.shape is None:
                 raise InvalidModel(f"{self.label}: {variable.called} is read before anything is assigned to it")
-            count = int(np.prod(variable.shape, dtype=object))
-            self.limits.check(self.label, [(name, count, variable.called) for name in ("elements", "bytes")])
+            count, what = math.prod(variable.shape), variable.called
+            self.limits.check(self.label, [("elements", count, what), ("bytes", 4 * count, what)])
             variable.initial = np.zeros(variable.shape, np.float32)
         return variable.initial
 

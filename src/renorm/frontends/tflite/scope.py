@@ -6,13 +6,14 @@ A subgraph that others call is read wherever it is called, with the tensors that
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from renorm.core import dtypes
 from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, raised_at
 from renorm.frontends.orders import First, to_first
 from renorm.frontends.problems import Problem
-from renorm.frontends.tflite import ranges
+from renorm.frontends.tflite import quantized
 from renorm.frontends.tflite.call import OperatorCall
 from renorm.frontends.tflite.flatbuffer import Table
 from renorm.frontends.tflite.model import Section
@@ -20,6 +21,7 @@ from renorm.frontends.tflite.operators import READ
 from renorm.frontends.tflite.stored import elements
 from renorm.frontends.tflite.tensors import COMPLEX, DTYPES, INNER, Tensor, scale_of
 from renorm.graph.ir import Node, Value
+from renorm.ops.shared.quantization import BYTES
 
 if TYPE_CHECKING:
     from renorm.frontends.tflite.reader import Reader
@@ -82,7 +84,10 @@ class Scope:
             return tensor
         if held is None:
             raise InvalidModel(f"{self.label}: {what} is read, but nothing before makes it")
-        tensor.make(self.graph.constant(held, tensor.name, f"buffer {table['buffer']}", exact=not self.place))
+        array, scale = held
+        if scale is not None:
+            tensor.integers, tensor.scale, array = array, scale, scale.real(array)
+        tensor.make(self.graph.constant(array, tensor.name, f"buffer {table['buffer']}", exact=not self.place))
         return tensor
 
     def dtype(self, i: int, is_inner: bool = False) -> str:
@@ -134,11 +139,12 @@ class Scope:
         read, before = call.operator.read, len(self.graph.nodes)
         assert read is not None
         try:
+            call = _of_integers(call) or call
             result = call.activated(read(call))
             results = [*result] if isinstance(result, Sequence) else [result]
             if len(results) < len(call.outputs):
                 raise InvalidModel(f"it has {len(call.outputs)} outputs, {call.kind} has {len(results)}")
-            results = [self._saturated(call, tensor, made) for tensor, made in zip(call.outputs, results)]
+            results = [_held(tensor, made) for tensor, made in zip(call.outputs, results)]
         except RenormError:
             raise
         except (ValueError, IndexError, KeyError, TypeError, ArithmeticError) as error:  # a file that promises more
@@ -157,24 +163,44 @@ class Scope:
         if new and len(new) == len(made_here):
             self.graph.rename_node(_principal(new), call.name)
 
-    def _saturated(self, call: OperatorCall, tensor: Tensor, made: Value | First | Tensor) -> Value | First | Tensor:
-        """Return a result as a quantized tensor holds it: within the range of its integers."""
-        if isinstance(made, Tensor):  # of a subgraph, where that was done
-            return made
-        tensor.range, scale = ranges.of_result(call), tensor.scale
-        value, is_first = (made.value, True) if isinstance(made, First) else (made, False)
-        if scale is None or not dtypes.is_float(value.dtype) or value.is_constant:
-            return made
-        axis = to_first(value.rank).index(scale.axis) if is_first else scale.axis
-        held, own = tensor.range, ranges.of_integers(scale, tensor.dtype)
-        cut = ranges.saturated(value, scale, tensor.dtype, axis, held)
-        tensor.range = min(max(held[0], own[0]), own[1]), max(min(held[1], own[1]), own[0])
-        return First(cut) if is_first else cut
+
+def _of_integers(call: OperatorCall) -> OperatorCall | None:
+    """Return an operator with integers for its operands, where its results are elements of operands of their scale."""
+    picks = call.operator.picks
+    read = [*range(len(call.inputs))] if picks is None else [i for i in picks if i < len(call.inputs)]
+    out = call.outputs[0] if call.outputs else None
+    if not read or out is None or out.scale is None or out.dtype not in BYTES or call.is_activated:
+        return None
+    if not all(t.scale is None or (t.scale.is_like(out.scale) and t.dtype == out.dtype) for t in call.outputs):
+        return None
+    inputs = [*call.inputs]
+    for i in read:
+        tensor = inputs[i]
+        inputs[i] = None if tensor is None or not tensor.is_made else tensor.counted(out.scale, out.dtype)
+        if inputs[i] is None:
+            return None
+    return replace(call, inputs=inputs, zero=quantized.parameters(out.scale, out.dtype)[1])
+
+
+def _held(tensor: Tensor, made: Value | First | Tensor) -> Value | First | Tensor:
+    """Return a result as its tensor holds it: rounded to its integers."""
+    scale = tensor.scale
+    if isinstance(made, Tensor) or scale is None:  # of a subgraph, where that was done
+        return made
+    value, is_first = (made.value, True) if isinstance(made, First) else (made, False)
+    axis = to_first(value.rank).index(scale.axis) if is_first and value.rank else scale.axis
+    if value.dtype == tensor.dtype:
+        value = quantized.real(value, scale, axis)
+    elif dtypes.is_float(value.dtype) and not value.is_constant:
+        value = quantized.rounded(value, scale, tensor.dtype, axis)
+    return First(value) if is_first else value
 
 
 _ENDS = ("inputs", "outputs")
 
 
 def _principal(nodes: Sequence[Node]) -> Node:
-    """Return the node that bears the operator's name: the first that is more than a change of order."""
-    return next((n for n in nodes if n.op.name not in ("transpose", "reshape")), nodes[-1])
+    """Return the node that bears the operator's name: the first that is more than a change of order, or of what stands
+    for numbers."""
+    computing = [n for n in nodes if n.op.name not in ("quantize_linear", "dequantize_linear")] or nodes
+    return next((n for n in computing if n.op.name not in ("transpose", "reshape")), computing[-1])

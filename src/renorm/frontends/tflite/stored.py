@@ -11,11 +11,11 @@ from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.core.limits import Limits
 from renorm.frontends.tflite.flatbuffer import Table
 from renorm.frontends.tflite.model import Section
-from renorm.frontends.tflite.tensors import DTYPES, PACKED, Array, scale_of
+from renorm.frontends.tflite.tensors import DTYPES, PACKED, Array, Scale, scale_of
 
 
-def elements(section: Section, i: int, limits: Limits) -> Array | None:
-    """Return the elements of a tensor that has a buffer, as the numbers that they stand for; None for one without."""
+def elements(section: Section, i: int, limits: Limits) -> tuple[Array, Scale | None] | None:
+    """Return the elements of a tensor that has a buffer, and how they are to be read; None for one without."""
     table, raw = section.tensors[i], section.elements(i)
     if raw is None:
         return None
@@ -40,9 +40,7 @@ def elements(section: Section, i: int, limits: Limits) -> Array | None:
         whole[places] = array
         array = whole
     array, scale = array.reshape(shape), scale_of(table, dtype, what)
-    if scale is not None:
-        return scale.real(array)
-    return array.astype(np.float32) if dtype in ("float16", "bfloat16") else array
+    return array.astype(np.float32) if dtype in ("float16", "bfloat16") else array, scale
 
 
 def _unpacked(raw: Array, count: int, bits: int, dtype: str) -> Array:

@@ -6,7 +6,7 @@ costs a TRANSPOSE, unless the graph has that transpose as a node, which is then 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,24 +23,34 @@ _ACTIVATION = "fused_activation_function"
 
 
 class Subgraph:
-    """Tables of one subgraph. tensors: by number."""
+    """Tables of one subgraph. tensors: by number. quantization: of integers that stand for numbers."""
 
-    def __init__(self, schema: Schema):
-        self.schema = schema
+    def __init__(self, schema: Schema, quantization: Mapping[Value, Table] | None = None):
+        self.schema, self.quantization = schema, quantization or {}
         self.tensors, self.operators = list[Table](), list[Table]()
         self.buffers = [self.table("Buffer")]  # the first is for tensors without elements
         self.codes = dict[tuple[int, int], Table]()
         self.names = dict[int, list[str]]()  # of values that are this tensor, the most telling last
         self._plain, self._last = dict[Value, int](), dict[Value, int]()
         self._constants = dict[tuple[str, bytes], int]()
+        self._real = dict[Value, Array]()  # elements of constants that are dequantized
 
     def table(self, kind: str, /, **fields: Any) -> Table:
         return Table(kind, self.schema, {k: v for k, v in fields.items() if v is not None})
 
     # --- tensors ------------------------------------------------------------------------------------------------------
 
-    def tensor(self, dtype: str, shape: Sequence[Any], name: str, data: Array | None = None) -> int:
-        """Return a new tensor. Extents that are not numbers are open."""
+    def tensor(
+        self,
+        dtype: str,
+        shape: Sequence[Any],
+        name: str,
+        data: Array | None = None,
+        of: Value | None = None,
+        said: Table | None = None,
+    ) -> int:
+        """Return a new tensor. Extents that are not numbers are open. of: the value that it is, in some order. said: of
+        its integers, where that value does not say it."""
         if dtype not in NUMBER:
             raise UnsupportedOp(f"{name!r} is of type {dtype}, which files of this format do not hold")
         is_open = any(not isinstance(d, int) for d in shape)
@@ -57,18 +67,30 @@ class Subgraph:
                 shape_signature=signature,
                 type=self.schema.enums["TensorType"][NUMBER[dtype]],
                 buffer=buffer,
+                quantization=said if of is None else self.quantization.get(of),
             )
         )
         self.names[len(self.tensors) - 1] = [name]
         return len(self.tensors) - 1
 
-    def constant(self, data: Any, name: str = "constant") -> int:
-        """Return a tensor with elements; equal ones are one tensor."""
+    def constant(self, data: Any, name: str = "constant", of: Value | None = None, said: Table | None = None) -> int:
+        """Return a tensor with elements; equal ones are one tensor. of: as for `tensor`. said: of its integers."""
         array = np.ascontiguousarray(data)
-        key = (f"{array.dtype}{array.shape}", array.tobytes())
+        said = self.quantization.get(of) if of is not None else said
+        key = (f"{array.dtype}{array.shape}{said and id(said)}", array.tobytes())
         if key not in self._constants:
-            self._constants[key] = self.tensor(dtypes.from_numpy(array.dtype), array.shape, name, array)
+            self._constants[key] = self.tensor(dtypes.from_numpy(array.dtype), array.shape, name, array, said=said)
         return self._constants[key]
+
+    def elements(self, v: Value) -> Array | None:
+        """Return the elements of a constant, and of one that is dequantized; None for other values."""
+        node = v.producer if v.producer is not None and v.producer.op.name == "dequantize_linear" else None
+        if node is None or not all(x is None or x.is_constant for x in node.inputs):
+            return v.data
+        if v not in self._real:
+            found = node.op.reference(*(None if x is None else x.data for x in node.inputs))
+            self._real[v] = np.asarray(found, dtypes.numpy_dtype(v.dtype))
+        return self._real[v]
 
     def integers(self, values: Sequence[int], name: str) -> int:
         return self.constant(np.asarray(values, np.int32), name)
@@ -108,12 +130,12 @@ class Subgraph:
     def plain(self, v: Value) -> int:
         """Return the tensor of a value as it is in the graph."""
         if v not in self._plain:
-            if v.data is not None:
-                self._plain[v] = self.constant(v.data, v.name)
+            if (data := self.elements(v)) is not None:
+                self._plain[v] = self.constant(data, v.name, v)
             elif v in self._last:
                 self._plain[v] = self._turned(self._last[v], v, to_first(v.rank), v.shape)
             else:
-                self._plain[v] = self.tensor(v.dtype, v.shape, v.name)
+                self._plain[v] = self.tensor(v.dtype, v.shape, v.name, of=v)
         return self._plain[v]
 
     def last(self, v: Value) -> int:
@@ -122,8 +144,8 @@ class Subgraph:
             return self.plain(v)
         if v not in self._last:
             perm = to_stored(v.rank)
-            if v.data is not None:
-                self._last[v] = self.constant(v.data.transpose(perm), v.name)
+            if (data := self.elements(v)) is not None:
+                self._last[v] = self.constant(data.transpose(perm), v.name, v)
             else:
                 self._last[v] = self._turned(self.plain(v), v, perm, [v.shape[a] for a in perm])
         return self._last[v]
@@ -136,7 +158,7 @@ class Subgraph:
         """Return the tensor that an operator is about to make of a value."""
         if not is_last or v.rank <= 2:
             return self.plain(v)
-        self._last[v] = self.tensor(v.dtype, [v.shape[a] for a in to_stored(v.rank)], v.name)
+        self._last[v] = self.tensor(v.dtype, [v.shape[a] for a in to_stored(v.rank)], v.name, of=v)
         return self._last[v]
 
     def same(self, v: Value, tensor: int, is_last: bool = False) -> None:
@@ -146,7 +168,7 @@ class Subgraph:
 
     def turn(self, v: Value, x: Value, perm: Sequence[int]) -> bool:
         """Return whether v = transpose(x, perm) is x in its other order, so that no operator has to make it."""
-        if tuple(perm) == to_stored(x.rank) and (self.is_last(x) or x.data is not None):
+        if tuple(perm) == to_stored(x.rank) and (self.is_last(x) or self.elements(x) is not None):
             self.same(v, self.last(x))
             return True
         if tuple(perm) == to_first(x.rank) and x.rank > 2:
@@ -155,7 +177,7 @@ class Subgraph:
         return False
 
     def _turned(self, tensor: int, v: Value, perm: Sequence[int], shape: Sequence[Any]) -> int:
-        made = self.tensor(v.dtype, shape, f"{v.name}.order")
+        made = self.tensor(v.dtype, shape, f"{v.name}.order", of=v)
         self.operator("TRANSPOSE", [tensor, self.integers(perm, "order")], [made])
         return made
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from renorm.core import dtypes
 from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.frontends.orders import First, Ordered
+from renorm.frontends.tflite import quantized
 from renorm.frontends.tflite.flatbuffer import Table
 from renorm.graph.ir import Graph, Value
 
@@ -46,6 +49,11 @@ class Scale:
         if self.scale.size > 1:
             shape[self.axis] = -1
         return self.scale.astype(np.float64).reshape(shape), self.zero_point.astype(np.float64).reshape(shape)
+
+    def is_like(self, other: Scale) -> bool:
+        """Return whether both are one and the same for all elements."""
+        both = self.scale.size == other.scale.size == 1
+        return both and bool(self.scale == other.scale and self.zero_point == other.zero_point)
 
     def real(self, stored: Array) -> Array:
         scale, zero = self.spread(stored.ndim)
@@ -91,14 +99,34 @@ class Tensor(Ordered):
     def __init__(self, graph: Graph, name: str):
         super().__init__(graph, name)
         self.scale: Scale | None = None
-        self.range: Range | None = None  # of the real numbers that it is; None where nothing is known
+        self.integers: Array | None = None  # that a constant stands for
         self.dtype = ""
         self.variable: Variable | None = None  # what it holds, or which resource it is
 
     def take(self, other: Tensor) -> None:
         """Become what another tensor is."""
         self._stored, self._first = other._stored, other._first
-        self.range, self.variable, self.dtype = other.range, other.variable, other.dtype or self.dtype
+        self.variable, self.dtype = other.variable, other.dtype or self.dtype
+
+    def counted(self, scale: Scale, dtype: str) -> Tensor | None:
+        """Return its integers as a tensor; None where it does not hold such of that dtype and scale."""
+        made = Tensor(self.graph, self.name)
+        if self.integers is not None:
+            if self.scale is None or not self.scale.is_like(scale) or dtypes.from_numpy(self.integers.dtype) != dtype:
+                return None
+            made._stored = self.graph.constant(self.integers, self.name)
+            return made
+        if not all(quantized.holds(v, scale, dtype) for v, _ in self.forms()):
+            return None
+        made._stored, made._first = (None if v is None else quantized.held(v) for v in (self._stored, self._first))
+        return made
+
+    def _turned(self, value: Value, perm: Sequence[int]) -> Value:
+        turned = quantized.moved(value, lambda v: super(Tensor, self)._turned(v, perm))
+        is_counted = quantized.held(value) is not None  # others have their names already
+        if is_counted and value is self._first and value.name == self.name:
+            self.graph.swap_names(turned, value)
+        return turned
 
     def make(self, result: Value | First | Tensor) -> None:
         if isinstance(result, Tensor):

@@ -17,12 +17,14 @@ from renorm.core.errors import RenormError, UnsupportedOp
 from renorm.frontends import BUFFERS
 from renorm.frontends.files import replaced
 from renorm.frontends.problems import Problem, together
+from renorm.frontends.tflite import counted
 from renorm.frontends.tflite.activations import cutting
 from renorm.frontends.tflite.emission import Emission
 from renorm.frontends.tflite.flatbuffer import Table, encode
 from renorm.frontends.tflite.model import KEY, Model, assemble
 from renorm.frontends.tflite.operators import WRITTEN
-from renorm.frontends.tflite.schema import schema
+from renorm.frontends.tflite.quantized import parameter
+from renorm.frontends.tflite.schema import Schema, schema
 from renorm.frontends.tflite.subgraph import Subgraph
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.names import Names
@@ -77,7 +79,7 @@ class _Writer:
             names = ", ".join(held)
             raise UnsupportedOp(f"{graph.name} hands variables on from run to run, which are not written: {names}")
         self.graph, self.source = graph, source
-        self.subgraph = Subgraph(schema(identifier))
+        self.subgraph = Subgraph(schema(identifier), quantization(graph, schema(identifier)))
         self.is_same_format = source is not None and source.identifier == identifier
         self.inside = self._activations()
 
@@ -99,15 +101,20 @@ class _Writer:
         inputs = [self.subgraph.plain(v) for v in self.graph.inputs]
         fused = {made: (node, name) for node, (made, name) in self.inside.items()}
         problems = list[Problem]()
-        for node in self.graph.nodes:
-            if node in self.inside:
-                continue
-            last, name = fused.get(node, (node, "NONE"))
+        ends = {node: fused.get(node, (node, "NONE")) for node in self.graph.nodes if node not in self.inside}
+        found = {n: counted.made(self.graph, n, last.output) for n, (last, _) in ends.items() if len(n.outputs) == 1}
+        made = {node: whole for node, whole in found.items() if whole is not None}
+        wholes = {*made.values()}
+        for node, (last, name) in ends.items():
+            is_own = node.op.name == "dequantize_linear" and not self.graph.is_output(node.output)
+            if node.outputs[0] in wholes or (is_own and all(u in made for u in node.output.users)):
+                continue  # operators on integers make it, or alone read it
             operator = WRITTEN.get(node.op.name)
             try:
                 if operator is None or operator.write is None:
                     raise UnsupportedOp(f"op {node.op.name} has no operator in this format")
-                operator.write(Emission(self.subgraph, operator.kind, node, last.output, name))
+                result = made.get(node, last.output)
+                operator.write(Emission(self.subgraph, operator.kind, node, result, name, node in made))
             except RenormError as error:
                 problems.append(Problem(error, node.name, kind=node.op.name))
         if problems:
@@ -169,6 +176,32 @@ class _Writer:
         signatures = [] if source is None else source.signatures(numbers)
         metadata = [] if source is None else source.metadata
         return assemble(stated, main, [*self.subgraph.codes.values()], self.subgraph.buffers, metadata, signatures)
+
+
+def quantization(graph: Graph, schema: Schema) -> dict[Value, Table]:
+    """Return what files say of integers that stand for numbers: of those that are quantized or dequantized, and of
+    those that have the same elements. Raises UnsupportedOp."""
+    found = dict[Value, tuple[float, int]]()
+    for node in graph.nodes:
+        whole = node.output if node.op.name == "quantize_linear" else node.inputs[0] if node.inputs else None
+        if (step := parameter(node)) is None or whole is None or whole.is_constant:
+            continue
+        if found.setdefault(whole, step) != step:
+            raise UnsupportedOp(
+                f"{graph.name}: integers {whole.name!r} stand for several numbers, which is not written"
+            )
+    for node in (*graph.nodes, *reversed(graph.nodes)):
+        operator = WRITTEN.get(node.op.name)
+        if operator is not None and operator.picks != ():
+            values = [v for v in (*node.inputs, *node.outputs) if v is not None]
+            known = next((v for v in values if v in found), None)
+            if known is not None:
+                found.update({v: found[known] for v in values if v.dtype == known.dtype and v not in found})
+    tables = dict[tuple[float, int], Table]()
+    for scale, zero in found.values():
+        held = {"scale": np.asarray([scale], np.float32), "zero_point": np.asarray([zero], np.int64)}
+        tables.setdefault((scale, zero), Table("QuantizationParameters", schema, held))
+    return {v: tables[step] for v, step in found.items()}
 
 
 def activation(node: Node) -> str | None:

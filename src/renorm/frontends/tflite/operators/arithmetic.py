@@ -8,14 +8,15 @@ import numpy as np
 
 from renorm import ops
 from renorm.core import dtypes
-from renorm.core.errors import UnsupportedOp
+from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.frontends.orders import First
-from renorm.frontends.tflite import activations
+from renorm.frontends.tflite import activations, quantized
 from renorm.frontends.tflite.call import OperatorCall
 from renorm.frontends.tflite.emission import Emission
 from renorm.frontends.tflite.operator import ALL, Operator, Reader
 from renorm.frontends.tflite.tensors import NUMBER
 from renorm.graph.ir import Value
+from renorm.ops.shared.quantization import is_single
 
 # --- read -------------------------------------------------------------------------------------------------------------
 
@@ -62,7 +63,9 @@ def _floor_mod(a: Value, b: Value) -> Value:
 
 
 def _cast(call: OperatorCall, x: Value) -> Value:
-    return ops.cast(x, to=call.outputs[0].dtype)
+    """Of a quantized tensor, its integers."""
+    whole = quantized.held(x)
+    return ops.cast(x if whole is None else whole, to=call.outputs[0].dtype)
 
 
 def _gelu(call: OperatorCall, x: Value) -> Value:
@@ -96,7 +99,10 @@ def _fake_quant(call: OperatorCall, x: Value) -> Value:
     """The nearest of 2^bits numbers between two, of which one is zero."""
     low, high = float(call.option("min", 0.0)), float(call.option("max", 0.0))
     least = 1 if call.option("narrow_range", False) else 0
-    most = (1 << int(call.option("num_bits", 8))) - 1
+    bits = int(call.option("num_bits", 8))
+    if not 2 <= bits <= 16 or not low < high:
+        raise InvalidModel(f"FAKE_QUANT of {bits} bits from {low:g} to {high:g}; expected 2 to 16 bits, min < max")
+    most = (1 << bits) - 1
     step = np.float32((high - low) / (most - least))
     zero = np.float32(np.clip(np.floor(least - low / step + 0.5), least, most))
     low, high = np.float32((least - zero) * step), np.float32((most - zero) * step)
@@ -124,6 +130,17 @@ def _of_two(e: Emission) -> None:
         _identity(e)
     else:
         e.operator(operands, is_last)
+
+
+def _dequantized(e: Emission) -> None:
+    if e.subgraph.elements(e.result) is None:  # else constants are written as numbers
+        e.operator(*e.aligned(e.operand(0)))
+
+
+def _quantized(e: Emission) -> None:
+    if not is_single(e.operand(1).shape):
+        raise UnsupportedOp("QUANTIZE has one scale for all elements")
+    e.operator(*e.aligned(e.operand(0)))
 
 
 def _clip(e: Emission) -> None:
@@ -203,29 +220,31 @@ _FUSING = {"ADD": "add", "DIV": "div", "MUL": "mul", "SUB": "sub"}
 OPERATORS = [
     *(Operator(kind, op, _same, _same_written) for kind, op in _SAME.items()),
     *(Operator(kind, op, _same, _same_written, fuses=True) for kind, op in _FUSING.items()),
-    *(Operator(name, read=_activation(name), between=[0]) for name in activations.CUTTING if name != "RELU"),
+    *(Operator(name, read=_activation(name)) for name in activations.CUTTING if name != "RELU"),
     Operator("", "batch_norm", write=_batch_norm, fuses=True),
     Operator("ATAN2", read=_composed(_atan2)),
     Operator("BITWISE_XOR", read=_composed(ops.bitwise_xor)),
     Operator("CAST", "cast", _unary(_cast), _cast_written),
     Operator("", "clip", write=_clip),
-    Operator("DEQUANTIZE", read=_unary(lambda _, x: x)),  # both sides stand for the same real numbers
+    Operator(
+        "DEQUANTIZE", "dequantize_linear", _unary(lambda _, x: x), _dequantized
+    ),  # both sides stand for the same real numbers
     Operator("ELU", "elu", _same, _elu),
     Operator("DENSIFY", read=_unary(lambda _, x: x)),  # its operand was read dense
     Operator("FAKE_QUANT", read=_unary(_fake_quant)),
     Operator("FLOOR_DIV", read=_composed(_floor_div)),
     Operator("FLOOR_MOD", read=_composed(_floor_mod)),
     Operator("GELU", "gelu", _unary(_gelu), _gelu_written),
-    Operator("", "identity", write=_identity),
+    Operator("", "identity", write=_identity, picks=[0]),
     Operator("LEAKY_RELU", "leaky_relu", _unary(_leaky_relu), _leaky_relu_written),
-    Operator("MAXIMUM", "max", _same, _of_two, between=ALL),
-    Operator("MINIMUM", "min", _same, _of_two, between=ALL),
+    Operator("MAXIMUM", "max", _same, _of_two, picks=ALL),
+    Operator("MINIMUM", "min", _same, _of_two, picks=ALL),
     Operator("NOT_EQUAL", read=_composed(lambda a, b: ops.logical_not(ops.equal(a, b)))),
     Operator("POW", "pow", _same, _pow),
-    Operator("QUANTIZE", read=_unary(lambda _, x: x), between=[0]),
-    Operator("RELU", "relu", _same, _same_written, between=[0]),
+    Operator("QUANTIZE", "quantize_linear", _unary(lambda _, x: x), _quantized),
+    Operator("RELU", "relu", _same, _same_written),
     Operator("RIGHT_SHIFT", read=_composed(_right_shift)),
-    Operator("SELECT_V2", "where", _same, _same_written, between=[1, 2]),
+    Operator("SELECT_V2", "where", _same, _same_written, picks=[1, 2]),
     Operator("SQUARE", read=_composed(_square)),
     Operator("SQUARED_DIFFERENCE", read=_composed(lambda a, b: _square(ops.sub(a, b)))),
     Operator("ZEROS_LIKE", read=_composed(_zeros)),

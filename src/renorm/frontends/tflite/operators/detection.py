@@ -92,6 +92,7 @@ def _detection_post_process(call: OperatorCall) -> list[Value]:
     said = call.custom()
     classes, most = (int(said[name]) for name in ("num_classes", "max_detections"))
     per_box = min(int(said["max_classes_per_detection"]), classes)
+    call.allow(most * max(per_box, int(said.get("detections_per_class", 100)), 1))
     boxes, scores = _decoded(call), ops.squeeze(call.stored(1), axes=_ONE)
     columns = scores.shape[1]
     if not isinstance(columns, int) or not 0 <= columns - classes <= 1 or min(per_box, most) < 1:

@@ -150,6 +150,7 @@ def _chosen(call: OperatorCall, x: Value, update: Value, at: dict[int, Value]) -
         extent, size = x.shape[a], update.shape[a]
         if not isinstance(extent, int) or not isinstance(size, int):
             raise UnsupportedOp("an update along several axes of open extents is not read", do="give shapes")
+        call.allow(extent)
         place = ops.sub(np.arange(extent), inside(call, begin, extent, size))
         is_in = ops.logical_and(
             ops.greater_or_equal(place, np.asarray(0, np.int64)), ops.less(place, np.asarray(size, np.int64))
@@ -170,6 +171,7 @@ def _matrix_diag(call: OperatorCall) -> Value:
     size = x.shape[-1]
     if not isinstance(size, int):
         raise UnsupportedOp("MATRIX_DIAG of an open extent is not read", do="give shapes")
+    call.allow(size * size)
     return ops.where(_diagonal(size), ops.unsqueeze(x, axes=[-2]), np.asarray(0, numpy_dtype(x.dtype)))
 
 
@@ -178,6 +180,7 @@ def _matrix_set_diag(call: OperatorCall) -> Value:
     rows, columns = x.shape[-2:]
     if not isinstance(rows, int) or not isinstance(columns, int):
         raise UnsupportedOp("MATRIX_SET_DIAG of open extents is not read", do="give shapes")
+    call.allow(rows * columns)
     pads = np.zeros(2 * diagonal.rank, np.int64)
     pads[-1] = max(columns - rows, 0)
     whole = ops.pad(diagonal, pads) if pads.any() else diagonal
@@ -239,20 +242,20 @@ def _gather_written(e: Emission) -> None:
 OPERATORS = [
     Operator("BROADCAST_ARGS", read=_broadcast_args),
     Operator("BUCKETIZE", read=_bucketize),
-    Operator("DYNAMIC_UPDATE_SLICE", read=_dynamic_update_slice, between=[0, 1]),
-    Operator("EMBEDDING_LOOKUP", read=_embedding_lookup, between=[1]),
-    Operator("GATHER", "gather", _gather, _gather_written, between=[0]),
-    Operator("GATHER_ND", read=_gather_nd, between=[0]),
+    Operator("DYNAMIC_UPDATE_SLICE", read=_dynamic_update_slice, picks=[0, 1]),
+    Operator("EMBEDDING_LOOKUP", read=_embedding_lookup, picks=[1]),
+    Operator("GATHER", "gather", _gather, _gather_written, picks=[0]),
+    Operator("GATHER_ND", read=_gather_nd, picks=[0]),
     Operator("MATRIX_DIAG", read=_matrix_diag),
-    Operator("MATRIX_SET_DIAG", read=_matrix_set_diag, between=[0, 1]),
+    Operator("MATRIX_SET_DIAG", read=_matrix_set_diag, picks=[0, 1]),
     Operator("ONE_HOT", read=_one_hot),
-    Operator("REVERSE_SEQUENCE", read=_reverse_sequence, between=[0]),
+    Operator("REVERSE_SEQUENCE", read=_reverse_sequence, picks=[0]),
     Operator("SCATTER_ND", read=_scatter_nd),
     Operator("SEGMENT_SUM", read=_segment_sum),
-    Operator("SELECT", read=_select, between=[1, 2]),
-    Operator("SPARSE_TO_DENSE", read=_sparse_to_dense, between=[2, 3]),
-    Operator("TOPK_V2", read=_top_k, between=[0]),
-    Operator("UNIQUE", read=_unique, between=[0]),
+    Operator("SELECT", read=_select, picks=[1, 2]),
+    Operator("SPARSE_TO_DENSE", read=_sparse_to_dense, picks=[2, 3]),
+    Operator("TOPK_V2", read=_top_k, picks=[0]),
+    Operator("UNIQUE", read=_unique, picks=[0]),
     *(
         Operator(f"UNSORTED_SEGMENT_{kind}", read=_unsorted(reduction))
         for kind, reduction in (("MAX", "max"), ("MIN", "min"), ("PROD", "mul"), ("SUM", "add"))

@@ -138,7 +138,7 @@ def _strided_slice(call: OperatorCall) -> Value | First:
 
 def _pad(call: OperatorCall) -> Value | First:
     view = call.aligned(0)
-    value: Value | Array | None = call.stored(2) if call.has(2) else None
+    value: Value | Array | None = call.stored(2) if call.has(2) else call.zero
     if isinstance(value, Value) and value.rank:
         scalar = np.asarray([], np.int64)
         value = ops.reshape(value, shape=scalar) if value.data is None else value.data.reshape(())
@@ -301,7 +301,7 @@ def _pad_written(e: Emission) -> None:
         case "constant" if value is None:
             e.operator(inputs, is_last)
         case "constant":
-            held = e.subgraph.constant(e.data(2, "its value").reshape(1), "value")
+            held = e.subgraph.constant(e.data(2, "its value").reshape(1), "value", e.operand(2))
             e.operator([*inputs, held], is_last, kind="PADV2")
         case "reflect" if all(max(p) < (d if isinstance(d, int) else 0) for p, d in zip(around, x.shape) if any(p)):
             e.operator(inputs, is_last, kind="MIRROR_PAD", mode=0)
@@ -334,30 +334,30 @@ def _batches_written(e: Emission) -> None:
 _EDGES = {"BATCH_TO_SPACE_ND": "crops", "SPACE_TO_BATCH_ND": "pads"}  # the attribute that each has
 
 OPERATORS = [
-    Operator("BATCH_TO_SPACE_ND", "batch_to_space", _batches, _batches_written, between=[0]),
-    Operator("BROADCAST_TO", "expand", _broadcast_to, _expand_written, between=[0]),
-    Operator("CONCATENATION", "concat", _concatenation, _concat_written, between=ALL),
-    Operator("EXPAND_DIMS", read=_expand_dims, between=[0], is_complex=True),
+    Operator("BATCH_TO_SPACE_ND", "batch_to_space", _batches, _batches_written, picks=[0]),
+    Operator("BROADCAST_TO", "expand", _broadcast_to, _expand_written, picks=[0]),
+    Operator("CONCATENATION", "concat", _concatenation, _concat_written, picks=ALL),
+    Operator("EXPAND_DIMS", read=_expand_dims, picks=[0], is_complex=True),
     Operator("FILL", read=_fill),
-    Operator("MIRROR_PAD", read=_mirror_pad, between=[0]),
-    Operator("PACK", read=_pack, between=ALL),
-    Operator("PAD", "pad", _pad, _pad_written),
-    Operator("PADV2", read=_pad, between=[0, 2]),
+    Operator("MIRROR_PAD", read=_mirror_pad, picks=[0]),
+    Operator("PACK", read=_pack, picks=ALL),
+    Operator("PAD", "pad", _pad, _pad_written, picks=[0]),
+    Operator("PADV2", read=_pad, picks=[0, 2]),
     Operator("RANGE", read=_range),
     Operator("RANK", read=_rank),
-    Operator("RESHAPE", "reshape", _reshape, _reshape_written, between=[0], is_complex=True),
-    Operator("RESHAPE", "flatten", write=_reshape_written),
-    Operator("RESHAPE", "squeeze", write=_reshape_written),
-    Operator("RESHAPE", "unsqueeze", write=_reshape_written),
-    Operator("REVERSE_V2", read=_reverse, between=[0]),
+    Operator("RESHAPE", "reshape", _reshape, _reshape_written, picks=[0], is_complex=True),
+    Operator("RESHAPE", "flatten", write=_reshape_written, picks=[0]),
+    Operator("RESHAPE", "squeeze", write=_reshape_written, picks=[0]),
+    Operator("RESHAPE", "unsqueeze", write=_reshape_written, picks=[0]),
+    Operator("REVERSE_V2", read=_reverse, picks=[0]),
     Operator("SHAPE", read=_extents),
-    Operator("SLICE", read=_slice, between=[0]),
+    Operator("SLICE", read=_slice, picks=[0]),
     Operator("SPACE_TO_BATCH_ND", "space_to_batch", _batches, _batches_written),
-    Operator("SPLIT", read=_split, between=[1]),
-    Operator("SPLIT_V", "split", _split_v, _split_written, between=[0]),
-    Operator("SQUEEZE", read=_squeeze, between=[0], is_complex=True),
-    Operator("STRIDED_SLICE", "slice", _strided_slice, _slice_written, between=[0]),
-    Operator("TILE", "tile", _tile, _tile_written, between=[0]),
-    Operator("TRANSPOSE", "transpose", _transpose, _transpose_written, between=[0]),
-    Operator("UNPACK", read=_unpack, between=[0]),
+    Operator("SPLIT", read=_split, picks=[1]),
+    Operator("SPLIT_V", "split", _split_v, _split_written, picks=[0]),
+    Operator("SQUEEZE", read=_squeeze, picks=[0], is_complex=True),
+    Operator("STRIDED_SLICE", "slice", _strided_slice, _slice_written, picks=[0]),
+    Operator("TILE", "tile", _tile, _tile_written, picks=[0]),
+    Operator("TRANSPOSE", "transpose", _transpose, _transpose_written, picks=[0]),
+    Operator("UNPACK", read=_unpack, picks=[0]),
 ]

@@ -6,6 +6,7 @@ import numpy as np
 
 from renorm import ops
 from renorm.core.errors import InvalidModel, UnsupportedOp
+from renorm.frontends.tflite import quantized
 from renorm.frontends.tflite.call import OperatorCall
 from renorm.frontends.tflite.emission import Emission
 from renorm.frontends.tflite.operator import Operator
@@ -22,24 +23,26 @@ def fully_connected(call: OperatorCall) -> Value:
         raise InvalidModel(f"weight {w.name!r} has {w.rank} axes, expected 2")
     width = w.shape[1]
     if x.rank == 2 and x.shape[1] == width:
-        return ops.gemm(x, w, b, transB=True)
+        return ops.gemm(x, call.weight(1, (0, 1)), b, transB=True)
     if call.option("keep_num_dims", False) and x.shape[-1] == width:
-        y = ops.matmul(x, _swapped(call, w))
+        y = ops.matmul(x, call.weight(1, (1, 0)))
         return y if b is None else ops.add(y, b)
-    return ops.gemm(ops.reshape(x, shape=np.asarray([-1, int(str(width))], np.int64)), w, b, transB=True)
+    rows = np.asarray([-1, int(str(width))], np.int64)
+    x = quantized.moved(x, lambda v: ops.reshape(v, shape=rows))
+    return ops.gemm(x, call.weight(1, (0, 1)), b, transB=True)
 
 
 def batch_matmul(call: OperatorCall) -> Value:
-    a, b = call.stored(0), call.stored(1)
-    a = _swapped(call, a) if call.option("adjoint_lhs", False) else a
-    return ops.matmul(a, _swapped(call, b) if call.option("adjoint_rhs", False) else b)
+    a, b = (_turned(call, i, f"adjoint_{side}") for i, side in enumerate(("lhs", "rhs")))
+    return ops.matmul(a, b)
 
 
-def _swapped(call: OperatorCall, x: Value) -> Value:
-    """Return the last two axes exchanged."""
-    if x.data is not None:
-        return call.graph.constant(np.ascontiguousarray(x.data.swapaxes(-1, -2)), x.name, x.source)
-    return ops.transpose(x, perm=(*range(x.rank - 2), x.rank - 1, x.rank - 2))
+def _turned(call: OperatorCall, index: int, option: str) -> Value:
+    """Return an operand, with its last two axes exchanged where an option says so."""
+    axes = [*range(call.stored(index).rank)]
+    if call.option(option, False):
+        axes[-2:] = axes[:-3:-1]
+    return call.weight(index, tuple(axes))
 
 
 # --- written ----------------------------------------------------------------------------------------------------------
@@ -48,10 +51,14 @@ def _swapped(call: OperatorCall, x: Value) -> Value:
 def _gemm(e: Emission) -> None:
     """A weight and a bias that are constant, alpha and beta in them; otherwise a product and a sum."""
     a, b, c = e.operand(0), e.operand(1), e.optional(2)
+    if e.counts:
+        _counted(e, (0, 1) if e.attribute("transB") else (1, 0))
+        return
     alpha, beta = float(e.attribute("alpha")), float(e.attribute("beta"))
     width = int(str(e.result.shape[1]))
     is_bias = c is None or (c.data is not None and c.data.size in (1, width) and (c.rank < 2 or c.shape[0] == 1))
-    if b.data is None or e.attribute("transA") or not is_bias:
+    held = e.subgraph.elements(b)
+    if held is None or e.attribute("transA") or not is_bias:
         if alpha != 1 or (c is not None and beta != 1):
             raise UnsupportedOp("a product of computed matrices with alpha or beta is not written")
         fields = {"adjoint_lhs": e.attribute("transA"), "adjoint_rhs": e.attribute("transB")}
@@ -64,7 +71,7 @@ def _gemm(e: Emission) -> None:
         other = e.subgraph.plain(c) if c is not None else e.subgraph.constant(np.zeros(1, a.dtype))
         e.operator([made, other], kind="ADD")
         return
-    weight = b.data if e.attribute("transB") else b.data.T
+    weight = held if e.attribute("transB") else held.T
     bias = None
     if c is not None and c.data is not None:
         bias = np.broadcast_to(c.data.reshape(-1).astype(np.float64) * beta, (width,)).astype(c.data.dtype)
@@ -83,12 +90,22 @@ def _fully_connected(e: Emission, x: Value, weight: Array, bias: Array | None, n
     e.operator(inputs, kind="FULLY_CONNECTED", version=version, keep_num_dims=x.rank > 2)
 
 
+def _counted(e: Emission, perm: tuple[int, int]) -> None:
+    a, width = e.operand(0), int(str(e.result.shape[-1]))
+    inputs = [e.subgraph.plain(a), e.weight(1, perm), e.bias(2, width)]
+    e.operator(inputs, kind="FULLY_CONNECTED", version=5, keep_num_dims=a.rank > 2)
+
+
 def _matmul(e: Emission) -> None:
     a, b = e.operand(0), e.operand(1)
     if a.rank < 2 or b.rank < 2:
         raise UnsupportedOp("products of vectors are not written", do="give each operand two axes")
-    if b.data is not None and b.rank == 2:
-        _fully_connected(e, a, b.data.T, None, b.name)
+    if e.counts:
+        _counted(e, (1, 0))
+        return
+    held = e.subgraph.elements(b)
+    if held is not None and b.rank == 2:
+        _fully_connected(e, a, held.T, None, b.name)
         return
     e.operator([e.subgraph.plain(a), e.subgraph.plain(b)])
 

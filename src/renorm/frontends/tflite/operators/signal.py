@@ -61,6 +61,7 @@ def _audio_spectrogram(call: OperatorCall) -> Value:
     samples = _extent(x.shape[0], "the number of samples")
     if min(size - 1, stride, samples - size + 1) < 1:
         raise InvalidModel(f"windows of {size} with stride {stride} over {samples} samples")
+    call.allow((samples - size) // stride * size)
     frames = np.arange(0, samples - size + 1, stride)[:, None] + np.arange(size)
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(size) / size)
     cut = ops.mul(ops.gather(ops.transpose(x, perm=(1, 0)), frames, axis=1), window.astype(np.float32))

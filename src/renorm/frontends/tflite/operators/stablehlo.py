@@ -81,6 +81,7 @@ def _reshape(call: OperatorCall) -> Value:
 
 def _iota(call: OperatorCall) -> Value:
     shape, axis = call.result_shape(), int(call.option("iota_dimension", 0))
+    call.allow(shape[axis])
     held = np.arange(shape[axis]).reshape([-1 if a == axis else 1 for a in range(len(shape))])
     made = call.graph.constant(held.astype(numpy_dtype(call.outputs[0].dtype)), call.name)
     return ops.expand(made, shape=np.asarray(shape, np.int64))
@@ -144,6 +145,7 @@ def _dynamic_slice(call: OperatorCall) -> Value:
     x, sizes, starts = call.stored(0), _listed(call, "slice_sizes"), _starts(call, 1)
     for axis, (extent, size) in enumerate(zip(x.shape, sizes, strict=True)):
         if extent != size:
+            call.allow(size)
             at = ops.slice(starts, *(np.asarray([i], np.int64) for i in (axis, axis + 1)))
             x = ops.gather(x, ops.add(inside(call, at, extent, size), np.arange(size)), axis=axis)
     return x
@@ -236,6 +238,6 @@ _READ: dict[str, Reader] = {
 }  # fmt: skip
 
 OPERATORS = [
-    Operator("DILATE", read=_dilate, between=[0, 2]),
+    Operator("DILATE", read=_dilate, picks=[0, 2]),
     *(Operator(f"STABLEHLO_{name}", read=read) for name, read in _READ.items()),
 ]

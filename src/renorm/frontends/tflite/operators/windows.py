@@ -9,15 +9,19 @@ from typing import Any
 import numpy as np
 
 from renorm import ops
+from renorm.core import dtypes
+from renorm.core.conversion import limits
 from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.core.shapes import same_padding
-from renorm.frontends.orders import First
+from renorm.frontends.orders import First, to_stored
 from renorm.frontends.tflite.call import OperatorCall
 from renorm.frontends.tflite.emission import Emission
 from renorm.frontends.tflite.operator import Operator
 from renorm.frontends.tflite.tensors import Array
 from renorm.graph.ir import Value
 from renorm.ops.shared.window import Windowed
+
+_AWAY = np.float32(1 + 2e-6)  # by which halves, as means of integers are, round away from zero, as kernels have it
 
 
 def _auto_pad(call: OperatorCall) -> str:
@@ -43,9 +47,7 @@ def turned_weight(call: OperatorCall, index: int, perm: tuple[int, ...]) -> Valu
     held = call.stored(index)
     if held.rank != len(perm):
         raise InvalidModel(f"weight {held.name!r} has {held.rank} axes, expected {len(perm)}")
-    if held.data is None:
-        return ops.transpose(held, perm=perm)
-    return call.graph.constant(np.ascontiguousarray(held.data.transpose(perm)), held.name, held.source)
+    return call.weight(index, perm)
 
 
 def _conv(call: OperatorCall, x: Value, w: Value, group: int, axes: str = "hw") -> First:
@@ -87,6 +89,9 @@ def _pool(call: OperatorCall) -> First:
     if call.kind == "L2_POOL_2D":
         x = call.first(0)
         return First(ops.sqrt(ops.average_pool(ops.mul(x, x), **window)))
+    if call.kind == "AVERAGE_POOL_2D" and call.zero is not None:
+        mean = ops.average_pool(ops.cast(call.first(0), to="float32"), **window)
+        return First(ops.cast(ops.round(ops.mul(mean, _AWAY)), to=str(call.zero.dtype)))
     return First(call.op(call.first(0), **window))
 
 
@@ -160,41 +165,42 @@ def padded(e: Emission, at: int, x: Value, pads: Sequence[tuple[int, int]], valu
     """Return a tensor of x, channels last, with elements around its spatial axes."""
     form = e.subgraph
     extents = [d + before + after if isinstance(d, int) else d for d, (before, after) in zip(x.shape[2:], pads)]
-    made = form.tensor(x.dtype, (x.shape[0], *extents, x.shape[1]), f"{e.node.name}.padded")
+    made = form.tensor(x.dtype, (x.shape[0], *extents, x.shape[1]), f"{e.node.name}.padded", of=x)
     rows = form.constant(np.asarray([(0, 0), *pads, (0, 0)], np.int32), "pads")
     if value == 0:
         form.operator("PAD", [at, rows], [made])
     else:
-        form.operator("PADV2", [at, rows, form.constant(np.asarray([value], x.dtype))], [made])
+        form.operator("PADV2", [at, rows, form.constant(np.asarray([value], x.dtype), of=x)], [made])
     return made
 
 
 def _conv_written(e: Emission) -> None:
-    x, w, b = e.operand(0), e.operand(1), e.optional(2)
+    x, w = e.operand(0), e.operand(1)
     kernel = [int(str(d)) for d in w.shape[2:]]
     window = _window(e, kernel)
     group, channels, count = e.attribute("group"), x.shape[1], int(str(w.shape[0]))
-    bias = (
-        e.subgraph.plain(b) if b is not None else e.subgraph.constant(np.zeros(count, x.dtype), f"{e.node.name}.bias")
-    )
+    bias = e.bias(2, count)
     fields: dict[str, Any] = {
         "padding": window.padding,
         **step(window.strides, "stride_{}"),
         **step(window.dilations, "dilation_{}_factor"),
     }
     if group == channels and group > 1:
-        weight = e.subgraph.constant(e.data(1, "its weight").transpose(1, 2, 3, 0), w.name)
+        weight = e.weight(1, (1, 2, 3, 0))
         version = 2 if any(d > 1 for d in window.dilations) else 1
         fields["depth_multiplier"] = count // group
         e.operator([window.x, weight, bias], True, kind="DEPTHWISE_CONV_2D", version=version, **fields)
         return
-    e.operator([window.x, e.subgraph.last(w), bias], True, version=1 if group == 1 else 6, **fields)
+    weight = e.weight(1, to_stored(4)) if e.counts else e.subgraph.last(w)
+    e.operator([window.x, weight, bias], True, version=1 if group == 1 else 6, **fields)
 
 
 def _pool_written(e: Emission) -> None:
     kernel, is_average = e.attribute("kernel_shape"), e.node.op.name == "average_pool"
     counts = is_average and e.attribute("count_include_pad")
-    least = None if is_average else float(np.finfo(np.float32).min)
+    dtype = e.result.dtype
+    smallest = float(np.finfo(np.float32).min) if dtypes.is_float(dtype) else float(limits(dtype)[0])
+    least = None if is_average else smallest
     window = _window(e, kernel, 0.0 if counts else least)
     is_same = window.padding == e.number("Padding", "SAME")
     if any(d != 1 for d in window.dilations) or (counts and is_same):
@@ -243,14 +249,14 @@ def _blocks_written(e: Emission) -> None:
 # --- both -------------------------------------------------------------------------------------------------------------
 
 OPERATORS = [
-    Operator("AVERAGE_POOL_2D", "average_pool", _pool, _pool_written, between=[0], fuses=True),
+    Operator("AVERAGE_POOL_2D", "average_pool", _pool, _pool_written, picks=[0], fuses=True),
     Operator("CONV_2D", "conv", conv_2d, _conv_written, fuses=True),
     Operator("CONV_3D", read=conv_3d),
-    Operator("DEPTH_TO_SPACE", "depth_to_space", _blocks, _blocks_written, between=[0]),
+    Operator("DEPTH_TO_SPACE", "depth_to_space", _blocks, _blocks_written, picks=[0]),
     Operator("DEPTHWISE_CONV_2D", read=depthwise_conv_2d),
     Operator("L2_POOL_2D", read=_pool),
-    Operator("MAX_POOL_2D", "max_pool", _pool, _pool_written, between=[0], fuses=True),
-    Operator("RESIZE_BILINEAR", read=_resize, between=[0]),
-    Operator("RESIZE_NEAREST_NEIGHBOR", "resize", _resize, _resize_written, between=[0]),
-    Operator("SPACE_TO_DEPTH", "space_to_depth", _blocks, _blocks_written, between=[0]),
+    Operator("MAX_POOL_2D", "max_pool", _pool, _pool_written, picks=[0], fuses=True),
+    Operator("RESIZE_BILINEAR", read=_resize),
+    Operator("RESIZE_NEAREST_NEIGHBOR", "resize", _resize, _resize_written, picks=[0]),
+    Operator("SPACE_TO_DEPTH", "space_to_depth", _blocks, _blocks_written, picks=[0]),
 ]
