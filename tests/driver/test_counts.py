@@ -23,7 +23,7 @@ from tests.frontends.models import model
 import renorm
 from renorm.core.dims import Sym
 from renorm.driver.module import OpenModule
-from renorm.errors import InvalidArtifact, InvalidInput, RenormError, TimeLimit, UnsupportedOp
+from renorm.errors import InvalidArtifact, InvalidInput, RenormError, TimeLimit
 from renorm.graph.counting import cut
 from renorm.graph.counts import Counts, counted_symbols, counts_of
 from renorm.runtime.module import Module
@@ -271,11 +271,13 @@ assert not [name for name in ("llvmlite", "onnx", "renorm.te", "renorm.graph", "
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_what_has_no_open_kernels_is_refused() -> None:
+def test_what_has_no_open_kernels_is_run_by_the_host() -> None:
     text = f"""g (float[N] x) => (float[A] y) {HELD}
         {{ {ABOVE} y = Slice(x, z, end, z, c) }}"""  # the step of a slice
-    with pytest.raises(UnsupportedOp, match=r"c\.0"):
-        renorm.compile(network(text))
+    x = np.random.default_rng(0).standard_normal(20).astype(np.float32)
+    module = renorm.compile(network(text))
+    assert "slice" in module.report.diagnoses[0]
+    np.testing.assert_array_equal(module.run(x)[0], x[:: (x > 0).sum()])
 
 
 def test_a_count_beyond_what_there_is() -> None:

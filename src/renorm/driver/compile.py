@@ -26,6 +26,7 @@ from renorm.core.errors import (
     InvalidSchedule,
     InvalidTarget,
     OperandError,
+    RenormError,
     UnsupportedOp,
     UserCodeError,
 )
@@ -40,6 +41,7 @@ from renorm.driver import bounds, checks, state, undecided
 from renorm.driver import cache as caches
 from renorm.driver.assemble import assemble
 from renorm.driver.background import Specializer
+from renorm.driver.host_part import LONGEST, NAMED, named
 from renorm.driver.kernels import Compiler, Progress, machine_for, walker
 from renorm.driver.module import AnyReadings, CompiledGpuModule, CompiledModule, OpenModule, SpecializingModule
 from renorm.driver.readings import Readings
@@ -47,7 +49,7 @@ from renorm.driver.weights import SharedConstants
 from renorm.frontends import exported, read
 from renorm.frontends.outline import Hosted, Typed
 from renorm.graph.conditions import Settled, settled
-from renorm.graph.counting import cut
+from renorm.graph.counting import cut, untold
 from renorm.graph.counts import counted_symbols, follow_from_extents, stages
 from renorm.graph.deciding import undecided as undecided_operands
 from renorm.graph.ir import Graph, Group
@@ -136,7 +138,7 @@ def _decided(
                 raise
             from renorm.driver.hosted import HostedModule  # most networks are one graph
 
-            own = replace(options, shared=options.shared or SharedConstants())
+            own = replace(options, shared=options.shared or SharedConstants(), is_final=_is_final(model, options))
             return HostedModule(error.outline, lambda piece: _decided(piece, own), options.threads, options.limits)
 
     try:
@@ -162,19 +164,36 @@ def _compiled(
             graph = model.read(inputs, options.limits)
         else:
             graph = read(model, shapes=shapes, inputs=inputs, is_mapped=True, limits=options.limits)
-        undecided.require(graph)
+        obstacle: RenormError | None = None  # what no kernel is told
+        try:
+            undecided.require(graph)
+        except Undecided as error:
+            if not isinstance(model, Typed) or model.types is None:
+                raise
+            obstacle = error  # each call of a piece brings other elements
         whole, held = state.hold(graph) if train_state else (graph, state.held(graph))
-        graph = cut(_with_operands(whole))
+        graph = _with_operands(whole)
+        try:
+            graph = cut(graph)
+        except _CLOSED as error:  # data are no extents
+            obstacle = obstacle or error
     clock.stop("read")
     counted = sorted(counted_symbols(graph))
     if counted and (train_state or options.specializations):
         asked = "train_state=True" if train_state else f"specializations={options.specializations}"
         raise InvalidInput(f"{asked}, and data decide extents of {graph.name}", counted, "compile it without")
-    options = replace(options, state=held)
+    options = replace(options, state=held, is_final=_is_final(model, options))
     sizes = {s: d for s, d in graph.metadata.get(STATED, {}).items() if isinstance(d, int)}
     is_open = {v.name: not is_static(v.shape) for v in graph.inputs}
+    if obstacle is not None:
+        return _glued(graph, whole, options, seconds, obstacle)
     if not given_symbols(graph.inputs):
-        return specialize(graph, sizes, options, seconds)
+        try:
+            return specialize(graph, sizes, options, seconds)
+        except _CLOSED as error:
+            if not untold(graph):
+                raise
+            return _glued(graph, whole, options, seconds, error)
     if shapes and any(is_open.values()) and not any(is_open.get(name) for name in shapes):
         symbols = {s for v in graph.inputs for d in v.shape for s in symbols_of(d)}
         raise InvalidInput(
@@ -185,9 +204,18 @@ def _compiled(
     check_keep(graph, options.keep)
     for v in graph.constants.values() if graph is not model else ():  # the file may change until they are needed
         v.data = np.array(v.data)
+    for name in whole.constants.keys() & graph.constants.keys() if whole is not model else ():
+        whole.constants[name].data = graph.constants[name].data
     options = replace(options, shared=options.shared or SharedConstants())
     readings = Readings(graph, lambda network: _for_any_extents(network, options))
     return _for_any_extents(graph, options, seconds, readings, whole)
+
+
+def _is_final(model: Any, options: Options) -> bool:
+    """Return whether nothing more will be told of the extents of a model's inputs before a run."""
+    if not isinstance(model, Typed):
+        return True
+    return options.is_final if model.types is None else all(is_static(v.shape) for v in model.types.values())
 
 
 def _with_operands(graph: Graph) -> Graph:
@@ -222,16 +250,67 @@ def _for_any_extents(
         return optimized(source, {}, planned)[1]
 
     try:
-        return _opened(source, options, before or {}, readings)
+        return _for_all_data(_opened(source, options, before or {}, readings), source, whole, options)
     except _CLOSED as error:
-        if counted := sorted(counted_symbols(source)):
-            if whole is not None and follow_from_extents(source):
-                return SpecializingModule(whole, known, analyze, options.state, str(error))
-            if whole is not None:
-                undecided.require(whole, is_open=False)
-            facts = [f"data decide {', '.join(counted)}", *str(error).splitlines()]
-            raise UnsupportedOp(f"{source.name} does not compile where what data decide is open", facts) from error
+        if (counted := counted_symbols(source)) and whole is not None and follow_from_extents(source):
+            return SpecializingModule(whole, known, analyze, options.state, str(error))
+        if counted or (whole is not None and untold(source)):
+            return _glued(source, whole, options, before, error)
         return SpecializingModule(source, specialized, analyze, options.state, str(error), readings)
+
+
+def _for_all_data(made: CompiledModule, source: Graph, whole: Graph | None, options: Options) -> CompiledModule:
+    """Return the module of a network, which then has another one run calls in which data decide what is no extent.
+    whole: as in _for_any_extents."""
+    if isinstance(made, OpenModule) and whole is not None and counted_symbols(source):
+        error = InvalidInput("what data decide is no extent")
+        own = replace(options, is_final=True)
+        made.otherwise = lambda: _glued(source, whole, own, None, error, is_counted=False)
+    return made
+
+
+def _glued(
+    source: Graph,
+    whole: Graph | None,
+    options: Options,
+    before: Mapping[str, float] | None,
+    error: RenormError,
+    is_counted: bool = True,
+) -> SpecializingModule:
+    """Return the module of a network of which the host computes what no kernel is told. error: the network is no one
+    program. is_counted: what data decide may be extents. Raises UnsupportedOp where there is none."""
+    if whole is not None and is_counted and not isinstance(error, Undecided):
+        undecided.require(whole, is_open=False)
+    counted = sorted(counted_symbols(source))
+    found = [line if len(line) <= LONGEST else f"{line[:LONGEST]} ..." for line in str(error).splitlines()]
+    facts = [f"data decide {named(counted)}"] * bool(counted) + found[:NAMED]
+    facts += [f"and {len(found) - NAMED} more lines"] * (len(found) > NAMED)
+    why = UnsupportedOp(f"{source.name} does not compile where what data decide is open", facts)
+    if whole is None or options.state or options.specializations:
+        raise why from error
+    from renorm.driver.glue import glued  # most networks need none
+
+    own = replace(options, shared=options.shared or SharedConstants())
+
+    def beginning(graph: Graph) -> CompiledModule | SpecializingModule | None:
+        try:
+            source = cut(graph)
+            readings = Readings(source, lambda network: _for_any_extents(network, own))
+            if not given_symbols(source.inputs):
+                return specialize(source, {}, own, before)
+            for v in source.constants.values():  # as in _compiled
+                v.data = np.array(v.data)
+            if counted_symbols(source):
+                return _for_all_data(_opened(source, own, before or {}, readings), source, graph, own)
+            return _for_any_extents(source, own, before, readings)
+        except _CLOSED:
+            return None
+
+    def piece(of: Typed) -> CompiledModule | SpecializingModule:
+        return _decided(of, own)
+
+    more = options.is_final, is_counted
+    return glued(_with_operands(whole), beginning, piece, options.threads, options.limits, why, *more)
 
 
 def options_of(
@@ -281,6 +360,7 @@ class Options:
     shared: SharedConstants | None = None  # of modules for other extents of the same network
     limits: Limits = DEFAULT
     device: int = 0
+    is_final: bool = True  # nothing more will be told of extents of inputs before a run
 
 
 def optimized(source: Graph, sizes: Mapping[str, int], options: Options) -> tuple[Graph, Report]:

@@ -61,7 +61,8 @@ class OwnSymbols:
     as one of two parts that are joined. facts: what calls fulfil, of these symbols alone."""
 
     def __init__(self, graph: Graph, group: Group):
-        dims = dict.fromkeys(d for d in _dims(group) if isinstance(d, Sym))
+        idle = {s for v in graph.inputs for s in v.idle}  # of elements that are data in this graph, and no extents
+        dims = dict.fromkeys(d for d in _dims(group) if isinstance(d, Sym) and idle.isdisjoint(symbols_of(d)))
         self._wholes = _wholes(dims, graph.metadata.get(SUMS, ()))
         dims = dict.fromkeys(d for one in dims if isinstance(d := substitute(one, self._wholes.parts), Sym))
         names = list(dict.fromkeys(s for d in dims for s in sorted(symbols_of(d))))

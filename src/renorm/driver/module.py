@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Union
 from renorm.codegen import kernels as codes
 from renorm.codegen import llvm
 from renorm.codegen.abi import CompiledKernel
-from renorm.core.errors import InvalidInput, suggest
+from renorm.core.errors import InvalidInput, UnsupportedOp, suggest
 from renorm.core.inputs import fixed_extents
 from renorm.core.lazy import cached_property
 from renorm.core.limits import DEFAULT, Limits
@@ -199,8 +199,15 @@ class _Specializations:
         return self._made.all()
 
 
+class _NoExtents(InvalidInput):
+    """What data decide in a call is nothing that kernels can be told."""
+
+
 class OpenModule(CompiledModule):
-    """A network with open extents that was compiled in this process, for all of them."""
+    """A network with open extents that was compiled in this process, for all of them. otherwise: makes what runs calls
+    in which data decide what is no extent; None: they are refused."""
+
+    otherwise: Callable[[], SpecializingModule] | None = None
 
     def __init__(
         self,
@@ -217,6 +224,21 @@ class OpenModule(CompiledModule):
         self._background, self._readings = background, readings
         self._specializations = _Specializations(self.graph, self.program.states, specialize, readings)
         self._bounds = OpenBounds(source, limits)
+        self._other = Latest[str, SpecializingModule](f"{self.graph.name} on the host", 1)
+
+    def run(self, /, *args: Any, out: Any = None, timeout: float | None = None, **named: Any) -> list[Any]:
+        """As Module.run; where data decide what is no extent, the host computes what kernels are not told."""
+        try:
+            return super().run(*args, out=out, timeout=timeout, **named)
+        except _NoExtents as error:
+            if self.otherwise is None:
+                raise
+            try:
+                return self._other.made("", self.otherwise).run(*args, out=out, timeout=timeout, **named)
+            except (InvalidInput, UnsupportedOp) as failure:
+                raise error from failure
+
+    __call__ = run
 
     def specialized(self, /, **shapes: Any) -> CompiledModule:
         """Return a module for these input shapes alone, and for these arrays of inputs that decide shapes, compiled if
@@ -248,6 +270,7 @@ class OpenModule(CompiledModule):
         others = [
             *(self._background.made.values() if self._background else ()),
             *(self._readings.all() if self._readings else ()),
+            *self._other.all(),
         ]
         for module in (*others, *self._specializations.all()):
             module.cancel()
@@ -255,14 +278,22 @@ class OpenModule(CompiledModule):
     def _sized_at(self, stage: Stage, shapes: Shapes, elements: Shapes) -> Sized | Module:
         try:
             found = super()._sized_at(stage, shapes, elements)
-        except InvalidInput:
+        except InvalidInput as error:
+            is_told = stage is self._stages[0]
             known = {**shapes, **self._count_shapes}
-            other = None if self._readings is None else self._readings.serving(known, elements)
-            if isinstance(other, SpecializingModule):
-                other = other.specialized_at(shapes, elements)
-            if other is None:
+            try:
+                other = None if self._readings is None else self._readings.serving(known, elements)
+                if isinstance(other, SpecializingModule):
+                    other = other.specialized_at(shapes, elements)
+            except (InvalidInput, UnsupportedOp):
+                if is_told or self.otherwise is None:
+                    raise
+                other = None
+            if other is not None:
+                return other
+            if is_told or self.otherwise is None:
                 raise
-            return other
+            raise _NoExtents(error.headline, error.facts, error.do) from error
         if self._background is None or isinstance(found, Module):
             return found
         self._background.look(found)

@@ -28,6 +28,16 @@ def cut(graph: Graph) -> Graph:
     return _cut(graph, _counts) or _cut(graph, _undecided) or graph
 
 
+def untold(graph: Graph) -> bool:
+    """Return whether a node has to be told what elements of inputs decide, and neither extents do nor elements that are
+    extents."""
+    extents = {v for node in graph.nodes if node.op.name in ("shape", "size") for v in node.outputs}
+    wanted = [v for node in graph.nodes for v in undecided(node)]
+    read = {v for v in wanted if v.producer is None}
+    read |= {v for node in ancestors(wanted, extents) for v in node.inputs if v is not None}
+    return any(v.producer is None and not v.is_constant and not v.deciding for v in read - extents)
+
+
 def _cut(graph: Graph, counts: Callable[[Graph], list[Value]]) -> Graph | None:
     """Return the graph cut at these counts; None where what depends on them would be a number for all extents: as
     elements that may be negative, which none is."""
