@@ -112,24 +112,33 @@ def test_a_departure_is_found_where_it_is(folder: Path, monkeypatch: pytest.Monk
 def test_the_page_counts_files_and_names_those_that_are_apart() -> None:
     near = {"steps": 1.0, "share": 0.013, "from definition": 0.0, "reference from definition": 1.0}
     apart: dict[str, Any] = {"steps": 3.5, "share": 0.4, "from definition": 0.0, "reference from definition": 3.5}
-    apart["departures"] = {"renorm": [], "ONNX Runtime": ["quantize_linear soft"]}
+    apart["departures"] = {"renorm": [], "ONNX Runtime": ["softmax soft: 3"]}
+    refused: dict[str, Any] = {"reference said": "1 : while running Resize node. Status: x", "from definition": 0.0}
     runtimes = {"renorm": {"ms": 2.0}, "ort": {"ms": 4.0}, "openvino": {"failure": "pip install openvino"}}
     page = quantized_page.page(
         {
-            "networks": {"a": {"QDQ u8 s8": near, "dynamic": apart}, "b": {"dynamic": {"said": "no\nmore"}}},
+            "networks": {
+                "a": {"QDQ u8 s8": near, "dynamic": apart},
+                "b": {"dynamic": {"said": "no\nmore"}, "QDQ u8 s8": refused},
+            },
             "flat": {"c": {"reference": 1.0, "built in": 1.0, "xnnpack": 2.0, "xnnpack from reference": 2.0}},
             "latency": [{"network": "a", "threads": 2, "runtimes": runtimes, "layers": []}],
             "machine": {"packages": {"onnxruntime": "1.0"}},
         }
     )
-    assert "1 of 3 files of 2 networks" in page
+    assert "1 of 4 files of 2 networks" in page
+    assert "Of the others, 2 are at most one step from what the file says" in page
+    assert "and 1 are neither" in page
+    assert "| b | QDQ u8 s8 | | | 0 | does not run Resize node. |" in page
+    assert "- softmax: ONNX Runtime replaces it" in page
     assert "| a | QDQ u8 s8 | 1 | 1.3% | 0 | 1 |" in page
     assert "| a | dynamic | **3.5** |" in page
-    assert "| a, dynamic |  | quantize_linear soft |" in page
+    assert "| a, dynamic |  | softmax soft: 3 |" in page
     assert "| b | dynamic | not read | | | no |" in page
     assert "1 of 1 TensorFlow Lite files" in page
     assert "| a | 2 | 2.000 | 4.000 |  |  |  |  | 0.50 |" in page
     assert quantized.is_right(near)
     assert quantized.is_right(apart)
+    assert quantized.is_right(refused)
     assert not quantized.is_right({"said": "no"})
     assert not quantized.is_right({**apart, "from definition": 2.0})

@@ -305,3 +305,14 @@ def test_what_many_ways_lead_to_is_looked_at_a_number_of_times_that_is_polynomia
 def test_elements_taken_from_the_end_are_exact() -> None:
     assert is_exact(wrapped(1))
     assert not is_exact(te.placeholder((5,), "int64", name="A")[(const(0, "int32"),)] + 1)
+
+
+@pytest.mark.parametrize("most", [0, 29])
+def test_a_row_that_is_cut_at_an_extent_or_by_its_own_range(most: int) -> None:
+    """Rows of a product behind the last one read the last one: the range of the row is no bound, the extent is."""
+    rows, i, k = OpenVar("rows", low=1, high=most + 1), Var("i"), Var("k")
+    known = Intervals({i: (0, most), k: (0, 1023)})
+    assert known.is_within(minimum(i, rows - 1) * 1024 + k, rows * 1024)
+    assert known.is_within(minimum(rows - 1, i) * 1024 + k, rows * 1024)
+    assert known.is_within(minimum(i, rows) * 1024 + k, rows * 1024) == (most == 0)
+    assert known.is_within(maximum(rows - 1 - i, const(0)) * 1024 + k, rows * 1024)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx.reference import ReferenceEvaluator
 from tests.ops.nodes import by_loops, by_onnxruntime, by_renorm, model, normal
 
 from renorm.core.dims import Sym
@@ -94,6 +95,33 @@ def test_policies_for_the_aspect_ratio(policy: str, mode: str) -> None:
     ours, theirs = both(18, o, mode=mode, keep_aspect_ratio_policy=policy, axes=[2, 3])
     assert ours.shape == theirs.shape
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32"])
+@pytest.mark.parametrize(("mode", "antialias"), [("linear", 0), ("linear", 1), ("cubic", 0), ("cubic", 1)])
+def test_means_of_integers_are_rounded(dtype: str, mode: str, antialias: int) -> None:
+    """As ONNX's reference evaluator has it. Its positions are rounded: the scales are such that this errs nowhere."""
+    info = np.iinfo(dtype)
+    x = np.random.default_rng(0).integers(info.min, info.max, (2, 3, 5, 6), dtype, endpoint=True)
+    x[0, 0] = np.where(np.arange(6) % 4 < 2, info.min, info.max)  # cubic means of these are beyond the range
+    o = operands(x, scales=(1, 1, 2, 0.5 if antialias else 2))
+    proto = model("Resize", 18, o, constant=("scales",), mode=mode, antialias=antialias)
+    (ours,), exact = by_renorm(proto, o), ReferenceEvaluator(proto).run(None, {"x": x})
+    np.testing.assert_array_equal(ours, np.asarray(exact)[0])
+    assert antialias or mode == "linear" or {info.min, info.max} < {*ours.ravel().tolist()}
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("scales", [(2, 3), (1.7, 0.6)], ids=str)
+def test_integers_are_less_than_a_step_from_onnx_runtime(dtype: str, scales: tuple[float, float]) -> None:
+    """It cuts fractions off, where ours are rounded."""
+    info = np.iinfo(dtype)
+    x = np.random.default_rng(1).integers(info.min, info.max, (2, 3, 5, 6), dtype, endpoint=True)
+    o = operands(x, scales=(1, 1, *scales))
+    proto = model("Resize", 13, o, constant=("roi", "scales"), mode="linear")
+    proto.graph.output[0].type.tensor_type.elem_type = proto.graph.input[0].type.tensor_type.elem_type
+    (ours,), (theirs,) = by_renorm(proto, o), by_onnxruntime(proto, o)
+    assert {*(np.abs(ours.astype(int)) - np.abs(theirs.astype(int))).ravel().tolist()} == {0, 1}
 
 
 LARGER: list[tuple[float, float]] = [(2, 2), (1.5, 3), (1, 2.3)]

@@ -12,7 +12,9 @@ from onnx import helper, numpy_helper
 from tests.frontends import onnx_runtime
 
 import renorm
+from renorm.core import dtypes
 from renorm.core.errors import RenormError
+from renorm.ops.dequantize_linear import GREATEST
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(18)
@@ -174,6 +176,43 @@ def test_dynamic_quantize_linear(x: Array) -> None:
 def test_sums_and_products(op_type: str, kind: str, b: Any) -> None:
     step = np.float32(0.04 if op_type == "QLinearAdd" else 0.05)
     both(op_type, q(kind, 2, 3, 5, 7), scale(), q(kind), q(kind, *b), scale(), q(kind), step, q(kind), steps=1)
+
+
+MASK = np.float32(2.6793887e36)  # of -3.4028235e38 as -127: rounded up, so that their product is an infinity
+
+
+def test_a_mask_of_the_least_float_is_no_infinity() -> None:
+    a = np.array([[0, 1, 127, -128]], np.int8), np.float32(1 / 127), np.int8(0)
+    (got,) = both("QLinearMul", *a, np.array([[-127], [0]], np.int8), MASK, np.int8(0), MASK, np.int8(0))
+    np.testing.assert_array_equal(got, [[0, -1, -127, 127], [0, 0, 0, 0]])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("level", [0, 3])
+@pytest.mark.parametrize("is_known", [False, True])
+def test_integers_beyond_the_greatest_float_are_dequantized_to_it(dtype: str, level: int, is_known: bool) -> None:
+    kind = dtypes.numpy_dtype(dtype)
+    step = np.array({"float32": MASK, "float16": 516, "bfloat16": 2.6793887e36 * 1.01}[dtype], kind)
+    values = {"x": np.array([-127, 0, 3, 127, -128], np.int8), "step": step}
+    held = {n: a for n, a in values.items() if n == "step" or is_known}
+    graph = helper.make_graph(
+        [helper.make_node("DequantizeLinear", ["x", "step"], ["y"]), helper.make_node("Mul", ["y", "f"], ["z"])],
+        "g",
+        [helper.make_tensor_value_info("f", helper.np_dtype_to_tensor_dtype(kind), (5,))]
+        + ([] if is_known else [helper.make_tensor_value_info("x", onnx.TensorProto.INT8, (5,))]),
+        [onnx.ValueInfoProto(name="z")],
+        [numpy_helper.from_array(a, n) for n, a in held.items()],
+    )
+    opset = 19 if dtype == "float32" else 23
+    module = renorm.compile(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10), opt_level=level
+    )
+    fed = {"x": values["x"], "f": np.array([0, 1, 1, 0, 1], kind)}
+    (z,) = module.run(*(fed[v.name] for v in module.inputs))
+    z = z.astype(np.float64)
+    assert (z[[0, 1, 3]] == 0).all()
+    assert z[2] == float(step) * 3
+    assert z[4] == -GREATEST[dtype]
 
 
 @pytest.mark.parametrize("kind", ["u8", "i8"])

@@ -16,6 +16,9 @@ from tests.passes.test_integer_products import STATED, blocks, branches, optimiz
 import renorm
 from renorm import ops
 from renorm.core.conversion import limits
+from renorm.core.dots import QUADS
+from renorm.core.host import host_flags
+from renorm.core.target import Target
 from renorm.graph.ir import Graph
 from renorm.passes import pipeline
 from renorm.targets import find
@@ -165,10 +168,33 @@ def test_weights_that_are_no_bytes_are_left_to_floats() -> None:
     assert "byte_conv" not in [n.op.name for n in pipeline.optimize(g, target=find(BYTES))[0].nodes]
 
 
-@pytest.mark.parametrize("target", [BYTES, BOTH, "llvm -mcpu=sapphirerapids"])
+@pytest.mark.parametrize("target", [BYTES, BOTH, "llvm -mcpu=sapphirerapids", "llvm -mcpu=alderlake"])
 def test_code_has_the_instruction(target: str) -> None:
     g = Graph("one")
     x = g.input("x", "uint8", (1, 64, 9, 9))
     g.outputs = [ops.conv_integer(x, np.ones((32, 64, 3, 3), np.int8), np.uint8(3), pads=(1, 1, 1, 1))]
     module = renorm.compile(g, target=target)
     assert any("vpdpbusd" in module.kernel(group.name).asm for group in module.graph.groups)
+
+
+@pytest.mark.skipif(not {"avx512vl", "avx512_vnni"} <= host_flags(), reason="this CPU does not have AVX512-VNNI")
+@pytest.mark.parametrize("kind", ["uint8", "int8"])
+def test_vectors_of_32_bytes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AVX-VNNI's instructions are those of AVX512-VNNI on half as many bytes, in another encoding."""
+    monkeypatch.setattr(Target, "has_dot", lambda _, dot: dot is QUADS)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    rng = np.random.default_rng(4)
+    x = rng.integers(*limits(kind), (2, 24, 7, 9), kind, endpoint=True)
+    w, b = rng.integers(-128, 128, (35, 24, 3, 3), np.int8), rng.integers(-128, 128, (36, 21), np.int8)
+    g = Graph("two")
+    data, a = g.input("x", kind, x.shape), g.input("a", kind, (5, 36))
+    g.outputs = [ops.conv_integer(data, w, np.array(3, kind), pads=(1, 1, 1, 1)), ops.matmul_integer(a, b, None)]
+    module = renorm.compile(g, target="llvm -mcpu=haswell -mattr=+avx512vl,+avx512vnni")
+    code = "".join(module.kernel(group.name).asm for group in module.graph.groups)
+    assert {"%ymm" in line for line in code.splitlines() if "vpdpbusd" in line} == {True}
+    read = rng.integers(*limits(kind), (5, 36), kind, endpoint=True)
+    got = module.run(x, read)
+    padded = np.pad(x.astype(np.int64) - 3, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    views: Any = np.lib.stride_tricks.sliding_window_view
+    expected = np.einsum("nchwij,ocij->nohw", views(padded, (3, 3), (2, 3)), w.astype(np.int64))
+    np.testing.assert_array_equal(got[0], expected)
+    np.testing.assert_array_equal(got[1], read.astype(np.int64) @ b)

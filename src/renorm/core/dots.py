@@ -8,18 +8,19 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Dot:
     """lane += sum over `count` neighbours of data * weight. data, weight: in which dtypes memory holds them; sums: the
-    dtype of a lane. feature: what a CPU needs, by LLVM's name. latency: cycles, half of one more than makers say."""
+    dtype of a lane. features: what a CPU needs, by LLVM's names: for vectors of 64 bytes, and of 32 ("" for none).
+    latency: cycles, half of one more than makers say."""
 
     count: int
     data: str
     weight: str
     sums: str
-    feature: str
+    features: tuple[str, str]
     latency: float
 
 
-PAIRS = Dot(2, "bfloat16", "bfloat16", "float32", "avx512bf16", 6.5)  # vdpbf16ps
-QUADS = Dot(4, "uint8", "int8", "int32", "avx512vnni", 5.5)  # vpdpbusd, whose sums are exact
+PAIRS = Dot(2, "bfloat16", "bfloat16", "float32", ("avx512bf16", ""), 6.5)  # vdpbf16ps
+QUADS = Dot(4, "uint8", "int8", "int32", ("avx512vnni", "avxvnni"), 5.5)  # vpdpbusd, whose sums are exact
 ALL = (PAIRS, QUADS)
 
 

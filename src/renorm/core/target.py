@@ -92,10 +92,9 @@ class Target:
         return all(FEATURES["x86_64"][f] in host_flags() for f in MATRIX) and matrix_registers.granted()
 
     def has_dot(self, dot: Dot) -> bool:
-        """Return whether there is an instruction on vectors of 64 bytes. `Machine.gains` says whether it pays."""
-        has = host_flags() if self.has is None else self.has
-        name = dot.feature if self.has is not None else FEATURES["x86_64"][dot.feature]
-        return self.vector_bytes == 64 and name in has
+        """Return whether there is an instruction on vectors of this width. `Machine.gains` says whether it pays."""
+        name = "" if self.vector_bytes < 32 else dot.features[self.vector_bytes == 32]
+        return bool(name) and (name in self.has if self.has is not None else FEATURES["x86_64"][name] in host_flags())
 
     @property
     def vector_registers(self) -> int:

@@ -109,16 +109,17 @@ class OpenBounds:
         return found
 
     def _of_cases(self, form: Linear) -> float:
-        """Return a bound where one that is the greater of two is either of them."""
+        """Return a bound where one that is the greater of two is either of them, and the lesser one at most both."""
         for x in dict.fromkeys(x for atom in form.terms for x in factors(atom)):
             if type(x) is not Binary or x.op not in ("min", "max"):
                 continue
             parts = cofactor(form, x, self._intern)
             sign = 0 if parts is None else self._sign(parts[0])
-            if parts is None or sign != (1 if x.op == "max" else -1):
+            if parts is None or not sign:
                 continue
             cases = [times(parts[0], self._intervals.form(e), self._intern) for e in (x.a, x.b)]
-            return max(inf if case is None else self.most(parts[1] + case) for case in cases)
+            found = [inf if case is None else self.most(parts[1] + case) for case in cases]
+            return max(found) if sign == (1 if x.op == "max" else -1) else min(found)
         return inf
 
     def _sought(self, form: Linear) -> float:

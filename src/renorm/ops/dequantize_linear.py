@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.core import dtypes
+from renorm.core import conversion, dtypes
 from renorm.core.errors import OperandError
 from renorm.expr.nodes import Expr, cast
 from renorm.graph.attributes import Int, Type
-from renorm.graph.op import BROADCAST, OpDef, Reject, Sample
+from renorm.graph.op import BROADCAST, OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import (
     Operand,
     TensorType,
@@ -29,10 +29,35 @@ from renorm.graph.types import (
     u4,
     u8,
 )
-from renorm.ops.shared import quantization
+from renorm.ops.shared import builders, quantization
 from renorm.ops.shared.precision import wide
 
-FLOATS = ("float32", "float16", "bfloat16")  # of scales
+GREATEST = {"float32": 3.4028234663852886e38, "float16": 65504.0, "bfloat16": 3.3895313892515355e38}
+FLOATS = tuple(GREATEST)  # of scales
+
+
+def finite(y: Any, x: Any, scale: Any, zero: Any) -> Any:
+    """Return the numbers y that integers x stand for, cut to the finite ones where one times its scale is infinite.
+
+    The scale of an attention mask of -3.4e38 may be rounded up, so that -127 times it is. That is none of the numbers
+    that were quantized, and 0 * mask would be NaN: what is not masked would be, too (ONNX Runtime 1.32).
+    """
+    if not dtypes.is_int(x.dtype):
+        return y
+    ends = conversion.limits(x.dtype)
+    zeros = 0 if zero is None else zero.data if zero.is_constant else np.array(ends)
+    if scale.is_constant and _are_finite(scale.data, zeros, ends, y.dtype):
+        return y
+    bounds = (np.array(sign * GREATEST[y.dtype], dtypes.numpy_dtype(y.dtype)) for sign in (-1, 1))
+    return builders.find("clip")(y, *bounds)
+
+
+def _are_finite(scale: Any, zero: Any, ends: tuple[int, int], dtype: str) -> bool:
+    """Return whether all integers between ends, less their zero points, have finite products."""
+    farthest = max(np.abs(end - np.float32(zero)).max(initial=0) for end in ends)
+    with np.errstate(over="ignore"):
+        products = (np.abs(scale.astype(np.float32)) * farthest).astype(dtypes.numpy_dtype(dtype))
+    return bool(np.isfinite(products).all())
 
 
 class DequantizeLinear(OpDef):
@@ -72,6 +97,10 @@ class DequantizeLinear(OpDef):
 
         steps = np.asarray(x, np.float64)
         return (steps if zero is None else steps - np.asarray(at(zero), np.float64)) * at(scale)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Any:
+        return finite(super().from_onnx(node), *cls.arrange(node.operands))
 
     def to_onnx(self, node: Any, opset: int) -> Any:
         """Versions differ in what they have: axes since 13, narrow floats since 19, blocks and 16 bits since 21, a

@@ -3,7 +3,6 @@ for: dequantized, computed in float32, quantized."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +10,7 @@ from renorm.core.errors import OperandError
 from renorm.graph import registry
 from renorm.graph.attributes import Bool, Float, Int, Ints, String
 from renorm.graph.op import OnnxNode
+from renorm.ops.dequantize_linear import finite
 from renorm.ops.shared.composite import Composite, apply, read_as
 
 UNARY = "x, x_scale, x_zero?, y_scale, y_zero?"
@@ -18,7 +18,7 @@ UNARY = "x, x_scale, x_zero?, y_scale, y_zero?"
 
 def numbers(x: Any, scale: Any, zero: Any) -> Any:
     """Return what integers stand for."""
-    return apply("dequantize_linear", x, scale, zero)
+    return finite(apply("dequantize_linear", x, scale, zero), x, scale, zero)
 
 
 def integers(y: Any, scale: Any, zero: Any, like: Any) -> Any:
@@ -138,9 +138,7 @@ class QlinearConcat(Composite):
         if len(node.operands) < 5 or len(node.operands) % 3 != 2:
             raise OperandError(f"{node.op_type}: {len(node.operands)} operands are not two, and three for each part")
         (scale, zero), rest = node.operands[:2], node.operands[2:]
-        parts: Sequence[Any] = [
-            integers(numbers(*rest[i : i + 3]), scale, zero, rest[i]) for i in range(0, len(rest), 3)
-        ]
+        parts = [integers(numbers(*rest[i : i + 3]), scale, zero, rest[i]) for i in range(0, len(rest), 3)]
         return apply("concat", parts, axis=cls(**cls.stated(node)).axis)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from renorm import te
 from renorm.core.dims import Dim, is_static
-from renorm.core.dtypes import ALL, is_float
+from renorm.core.dtypes import ALL, NUMBERS
 from renorm.core.errors import OperandError
 from renorm.core.shapes import normalize_axis
 from renorm.expr.extents import same_extent
@@ -18,7 +18,7 @@ from renorm.graph.channels import Carry, every
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import INJECTIVE, OUT_ELEMENTWISE_FUSABLE, REDUCTION, Fusion, OnnxNode, OpDef, Reject, Sample
-from renorm.graph.types import Operand, TensorType, bf16, f16, f32, f64, i64, u8
+from renorm.graph.types import Operand, TensorType, bf16, boolean, f16, f32, f64, i8, i32, i64, u8
 from renorm.ops.shared import resampling
 from renorm.ops.shared.positions import POSITIONS, Line, position_line, stays
 from renorm.ops.shared.scales import resized
@@ -29,12 +29,16 @@ def _by(rule: str, **others: Any) -> dict[str, Any]:
     return {"coordinate_transformation_mode": rule, **others}
 
 
+_CUT = _by("tf_crop_and_resize", extrapolation_value=300.0)
+
+
 class Resize(OpDef):
     """y[o] = x interpolated at the position of o, axis by axis; extents are floor(extent * scale), or `sizes`.
 
     coordinate_transformation_mode says where o lies in x. scales and sizes are for `axes` (all axes by default), roi
     holds all starts, then all ends, in parts of an extent. linear and cubic: exclude_outside leaves out what is not
     in x, antialias widens the filter where y has fewer elements; tf_crop_and_resize puts extrapolation_value outside.
+    Means of integers are rounded, halves to even, and cut to the range: ONNX's text is silent, its evaluator does so.
     """
 
     signature = "x: T[...], roi!?: R[...], scales!?: f32[...], sizes!?: i64[...] -> y: T[...]"
@@ -59,8 +63,8 @@ class Resize(OpDef):
             raise OperandError(f"resize({x}): needs either scales or sizes, not {'both' if given else 'none'}")
         if given[0].shape != (len(axes),) and is_static(given[0].shape):
             raise OperandError(f"resize({x}, {given[0]}): needs one element for each of {len(axes)} axes")
-        if self.mode != "nearest" and not is_float(x.dtype):
-            raise OperandError(f"resize({x}): {self.mode} interpolation is defined over floats only")
+        if self.mode != "nearest" and x.dtype not in NUMBERS:
+            raise OperandError(f"resize({x}): {self.mode} interpolation is defined over numbers only")
         if (known := given[0].known) is None:
             return tuple(None if a in axes else d for a, d in enumerate(x.shape))
         pair = (known, None) if given[0] is scales else (None, known)
@@ -114,7 +118,7 @@ class Resize(OpDef):
                 y = resampling.interpolated(y, a, p, radius, weight, self.antialias, self.exclude_outside)
         if self.coordinate_transformation_mode == "tf_crop_and_resize":
             y = resampling.cropped(y, lines, self.extrapolation_value)
-        return y.astype(x.dtype)
+        return resampling.stored(y, x.dtype)
 
     def reference(self, x: Any, roi: Any, scales: Any, sizes: Any) -> Any:
         y, outside = x, np.zeros((), bool)
@@ -130,7 +134,7 @@ class Resize(OpDef):
             outside = outside | beyond.reshape(-1, *[1] * (x.ndim - 1 - a))
         if self.coordinate_transformation_mode == "tf_crop_and_resize":
             y = np.where(outside, self.extrapolation_value, y)
-        return y.astype(x.dtype)
+        return resampling.stored_array(y, x.dtype)
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Any:
@@ -165,36 +169,32 @@ class Resize(OpDef):
         Sample(f32[2, 5, 4], None, None, i64[3].of([2, 3, 7]), nearest_mode="round_prefer_ceil"),
         Sample(f32[3, 4], None, f32[2].of([2, 1.5]), nearest_mode="ceil", **_by("asymmetric")),
         Sample(f32[6, 4], None, f32[2].of([0.5, 3]), nearest_mode="ceil_if_shrunk", **_by("asymmetric")),
-        Sample(f32[3, 4], None, None, i64[2].of([5, 7]), **_by("tf_half_pixel_for_nn")),
-        Sample(f32[1, 2, 3, 4], None, f32[4].of([1, 1, 2, 2]), mode="linear"),
-        Sample(f32[1, 2, 5, 7], None, f32[2].of([0.6, 0.5]), mode="linear", axes=(2, 3)),
+        Sample(f16[3, 4], None, None, i64[2].of([5, 7]), **_by("tf_half_pixel_for_nn")),
         Sample(f32[2, 3, 4], None, None, i64[2].of([5, 9]), mode="linear", axes=(0, -1)),
         Sample(f32[3, 4], None, None, i64[2].of([1, 7]), mode="linear", **_by("align_corners")),
-        Sample(f32[3, 4], None, None, i64[2].of([1, 7]), mode="linear", **_by("pytorch_half_pixel")),
+        Sample(i32[3, 4].between(0, 2e9), None, None, i64[2].of([1, 7]), mode="linear", **_by("pytorch_half_pixel")),
         Sample(f32[5, 7], None, f32[2].of([1.3, 0.7]), mode="linear", **_by("half_pixel_symmetric")),
-        Sample(f32[9, 7], None, f32[2].of([0.3, 0.6]), mode="linear", antialias=True),
         Sample(f32[3, 4, 3], None, f32[3].of([2, 2, 2]), mode="linear"),
-        Sample(f32[5, 4], None, f32[2].of([1.7, 2]), mode="cubic"),
         Sample(f32[5, 4], None, f32[2].of([0.8, 2]), mode="cubic", cubic_coeff_a=-0.5, exclude_outside=True),
         Sample(f32[9, 4], None, f32[2].of([0.4, 0.9]), mode="cubic", antialias=True, exclude_outside=True),
-        Sample(
-            *(f32[4, 5], f32[4].of([0.4, -0.2, 0.6, 1.1]), None, i64[2].of([3, 6])),
-            **_by("tf_crop_and_resize", mode="linear", extrapolation_value=10.0),
-        ),
+        Sample(u8[4, 5].between(0, 255), f32[2].of([0.2, 1.1]), None, i64[1].of([6]), mode="linear", axes=(1,), **_CUT),
         Sample(f32[4, 6], None, None, i64[2].of([7, 8]), keep_aspect_ratio_policy="not_larger"),
         Sample(f32[4, 6], None, None, i64[2].of([7, 8]), keep_aspect_ratio_policy="not_smaller", mode="linear"),
         Sample(f32[0, 3], None, f32[2].of([1, 2]), mode="linear"),
         Sample(f32[2, 3], None, f32[2].of([2, 0.3]), mode="linear"),
-        Sample(f64[3, 4], None, f32[2].of([2, 2]), mode="cubic"),
+        Sample(f64[5, 4], None, f32[2].of([1.7, 2]), mode="cubic"),
         Sample(bf16[3, 4], None, f32[2].of([2, 2]), mode="linear"),
         Sample(u8[3, 4], None, f32[2].of([2, 0.5])),
-        Sample(f16[3, 4], None, f32[2].of([2, 0.5])),
+        Sample(u8[2, 3, 5, 4].between(0, 255), None, f32[2].of([0.6, 1.5]), mode="linear", axes=(2, 3)),
+        Sample(i8[5, 4].of([-128, 127] * 10), None, f32[2].of([2, 1.7]), mode="cubic", exclude_outside=True),
+        Sample(i8[9, 7].between(-128, 127), None, f32[2].of([0.3, 0.6]), mode="linear", antialias=True),
+        Sample(i8[4], f32[2].of([0.4, 1.1]), None, i64[1].of([5]), **_CUT),
     ]
     rejects = [
         Reject(f32[3, 4], because="needs either scales or sizes, not none"),
         Reject(f32[3, 4], None, f32[2].of([2, 2]), i64[2].of([2, 2]), because="not both"),
         Reject(f32[3, 4], None, f32[1].of([2]), because="needs one element for each of 2 axes"),
         Reject(f32[3, 4], None, f32[2].of([2, -1]), because="must be positive"),
-        Reject(u8[3, 4], None, f32[2].of([2, 2]), mode="linear", because="defined over floats only"),
+        Reject(boolean[3, 4], None, f32[2].of([2, 2]), mode="linear", because="defined over numbers only"),
         Reject(f32[3, 4], None, f32[2].of([2, 2]), axes=(0, 2), because="axis 2 is outside"),
     ]

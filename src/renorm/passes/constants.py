@@ -104,7 +104,8 @@ class FoldConstants:
             env = {v: interpret.widen(v.data) for v in node.inputs if v is not None and v.data is not None}
             results = [tracked] if tracked is not None else interpret.apply(node, env)
             for v, data in zip(node.outputs, results):
-                array = data.astype(dtypes.numpy_dtype(v.dtype))
+                with np.errstate(over="ignore"):  # what is beyond a dtype is an infinity, as it is in loops
+                    array = data.astype(dtypes.numpy_dtype(v.dtype))
                 graph.replace(v, graph.constant(array, v.name, f"computed by {node.name}"))
             gone.append(node)
         graph.discard(gone)

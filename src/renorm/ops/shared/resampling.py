@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from renorm import te
+from renorm.core import conversion, dtypes
+from renorm.expr.nodes import call, cast
 from renorm.ops.shared.positions import Line
-from renorm.ops.shared.precision import wide
 from renorm.ops.shared.scales import HALF
 from renorm.te import tag
 
@@ -63,9 +64,9 @@ def interpolated(
     """`x` resampled along one axis: a weighted mean of the elements within `radius` of each position.
 
     stretch: a filter for fewer elements is as much wider (antialias). exclude: elements outside do not count, and the
-    other weights make up for them; otherwise the border is continued.
+    other weights make up for them; otherwise the border is continued. Means of integers are float64 (see `stored`).
     """
-    dtype = wide(x[(0,) * x.ndim]).dtype
+    dtype = "float64" if dtypes.is_int(x.dtype) else dtypes.compute_dtype(x.dtype)
     narrow = min(p.scale, Fraction(1)) if stretch else Fraction(1)
     first = floor(-radius / narrow) + 1  # taps first .. -first + 1, counted from the element below the position
     taps = 2 - 2 * first
@@ -96,7 +97,7 @@ def interpolated(
 
         def term(tap: Any) -> Any:
             at = p.clamped(p.floor(o) + (tap + first), low, high)
-            return wide(x[(*index[:axis], at, *index[axis + 1 :])]) * share(o, tap)
+            return cast(dtype, x[(*index[:axis], at, *index[axis + 1 :])]) * share(o, tap)
 
         return over_taps(term)
 
@@ -112,18 +113,37 @@ def interpolated(
 
 def cropped(y: te.Tensor, lines: Mapping[int, Line], value: float) -> te.Tensor:
     """`y` where its positions, along the axes of `lines`, lie in the operand; `value` elsewhere."""
+    outside = te.const(stored_array(np.asarray(value), y.dtype).item(), y.dtype)
 
     def element(*index: Any) -> Any:
         inside: list[Any] = []
         for axis, p in lines.items():
             a, b, c = p.integers
             inside += [index[axis] * a + b >= 0, index[axis] * a + b <= (p.extent - 1) * c]
-        return te.if_then_else(te.all(*inside), y[index], te.const(value, y.dtype))
+        return te.if_then_else(te.all(*inside), y[index], outside)
 
     return te.compute(y.shape, element, name="cropped", tag=tag.INJECTIVE)
 
 
+def stored(y: te.Tensor, dtype: str) -> te.Tensor:
+    """Return `y` in a dtype: of means of integers, the nearest ones, halves to even, cut to the range.
+
+    Those of 8 bits are rounded to float32 first: float64 may miss a half by some 1e-14, float32 is it then.
+    """
+    if not dtypes.is_int(dtype) or y.dtype == dtype:
+        return y.astype(dtype)
+    near = "float32" if dtypes.lookup(dtype).bits == 8 else "float64"
+    return te.compute(y.shape, lambda *i: cast(dtype, call("round", cast(near, y[i]))), name="whole", tag=tag.INJECTIVE)
+
+
 # --- for references ---------------------------------------------------------------------------------------------------
+
+
+def stored_array(y: Any, dtype: Any) -> Any:
+    """Return `stored` of all elements."""
+    if (kind := dtypes.lookup(dtype)).kind not in ("int", "uint"):
+        return y.astype(dtype)
+    return conversion.converted(np.rint(np.asarray(y, np.float32 if kind.bits == 8 else None)), kind.name)
 
 
 def nearest_matrix(positions: Any, p: Line, rule: str) -> Any:
