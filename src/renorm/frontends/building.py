@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from renorm import ops
 from renorm.core import dtypes
-from renorm.core.dims import Dim, Shape
+from renorm.core.dims import Dim, Shape, Sym
+from renorm.core.errors import InvalidModel
 from renorm.graph.ir import Graph, Value
 from renorm.ops.shared.reshaping import extents_of, reshaped_to
 
@@ -31,9 +32,11 @@ class Building:
 
     def integers(self, elements: Sequence[Dim]) -> Value:
         """Return whole numbers, of which some may be open extents, as what an op is told."""
+        _check(elements)
         return extents_of(self.graph, tuple(elements))
 
     def reshaped(self, x: Value, shape: Shape) -> Value:
+        _check(shape)
         return x if x.shape == tuple(shape) else reshaped_to(x, tuple(shape))
 
     def expanded(self, x: Value, shape: Shape) -> Value:
@@ -48,6 +51,7 @@ class Building:
 
     def positions(self, n: Dim, dtype: str = "int64") -> Value:
         """Return 0, 1, ..., n - 1."""
+        _check([n])
         if isinstance(n, int) and n <= _MOST_HELD:
             return self.graph.constant(np.arange(n).astype(dtypes.numpy_dtype(dtype)), "positions")
         if isinstance(n, int):
@@ -55,3 +59,9 @@ class Building:
         else:
             count = self.graph.open_constant(np.array(n, object), "extent", "int64")
         return self.cast(ops.range(np.asarray(0), count, np.asarray(1)), dtype)
+
+
+def _check(extents: Iterable[object]) -> None:
+    """Raise InvalidModel for what is no extent: in damaged files an integer may be anything."""
+    if wrong := [d for d in extents if not isinstance(d, (int, np.integer, Sym))]:
+        raise InvalidModel(f"{wrong[0]!r} is no extent")
