@@ -71,18 +71,20 @@ def _file(network: str, **options: Any) -> dict[str, Any]:
     return {
         "package": "papers", "network": network, "task": "points", "exporter": "script", "form": "float",
         "opens": ["batch"], "said": "", "stage": "done", "error": 1e-6, "own": nan, "ort": nan, "steps": nan,
-        "nodes": 9, "kernels": 4,
+        "nodes": 9, "kernels": 4, "commit": "abc",
         "norms": {"batch_norm folded": 3}, "reasons": {}, "seconds": {"compile": 0.25}, **options,
     }  # fmt: skip
 
 
 def test_newer_results_of_a_file_replace_older_ones(tmp_path: Path) -> None:
     for day, files in ((2, [_file("A")]), (1, [_file("A", error=0.5), _file("B", form="static QDQ", steps=2.0)])):
-        said = {"when": f"2026-01-0{day}", "packages": {"torch": f"2.{day}"}, "networks": files}
+        commit = {"id": f"{day}" * 40, "changed": day == 1}
+        said = {"when": f"2026-01-0{day}", "commit": commit, "packages": {"torch": f"2.{day}"}, "networks": files}
         (tmp_path / f"coverage-{3 - day}.json").write_text(json.dumps(said))
     versions, files = page.results(tmp_path)
     assert versions == {"torch": "2.2"}
     assert [(n["network"], page.is_right(n)) for n in files] == [("A", True), ("B", False)]
+    assert [n["commit"] for n in files] == ["22222222", "11111111 with changes"]
 
 
 def test_the_page_says_what_is_wrong_and_why() -> None:
@@ -96,6 +98,7 @@ def test_the_page_says_what_is_wrong_and_why() -> None:
     assert "\n6 networks " in text
     assert "One is refused; 3 agree" in " ".join(text.split())
     assert "- 2 layer_norm: of what it reads\n" in text
+    assert "measured on: 6 on abc" in text
     assert "| A | papers | TorchScript | batch | float | 9 | 4 | 1.0e-06 | batch: 3 folded | 0.2 |" in text
     assert "| 4 | **2 steps** |" in text
     assert "| 4 | 1.0e-03 (from float64 2.0e-04, ONNX Runtime 3.0e-04) |" in text

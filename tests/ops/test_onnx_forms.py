@@ -53,6 +53,13 @@ def is_beyond_integers(case: OneNode) -> bool:
     return not bool(((wide >= low) & (wide < high)).all())
 
 
+def is_resize_of_integers(case: OneNode) -> bool:
+    """Means of integers, and a number that stands outside."""
+    values = case.graph.nodes[0].op.values
+    is_made = values["mode"] != "nearest" or values["coordinate_transformation_mode"] == "tf_crop_and_resize"
+    return is_made and case.arrays[0].dtype.kind in "iu"
+
+
 MAXIMA = {"arg_max", "arg_min", "global_max_pool", "max_pool", "reduce_max", "reduce_min"}
 NORMS = {"batch_norm", "instance_norm", "layer_norm", "group_norm", "rms_norm"}
 # ops, for which of their samples, and in what ONNX Runtime differs
@@ -68,6 +75,7 @@ DIFFERENT: list[tuple[set[str], Callable[[OneNode], bool], str]] = [
     ({"gru", "lstm", "rnn"}, lambda case: any(a.size == 0 for a in case.arrays), "ends the process"),
     ({"random_normal_like", "random_uniform_like"}, lambda case: True, "draws others"),
     ({"cast"}, lambda case: dtypes.is_stored(case.graph.outputs[0].dtype), "hands out bytes"),
+    ({"resize"}, is_resize_of_integers, "drops fractions of integers, and wraps what stands outside"),
     ({"cast"}, is_beyond_integers, "gives what the processor does of floats that no integer of the dtype is near"),
 ]
 
