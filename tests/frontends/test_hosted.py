@@ -99,19 +99,22 @@ def test_a_loop_without_rounds_gives_what_no_round_would() -> None:
     agrees(source, {"x": np.array([-1, 0], np.float32)}, {"x": np.array([3, 0.5], np.float32)})
 
 
+NESTED = """g (float[3] x) => (float[3] y, int64 n) <bool t = {1}, float top = {50}, int64 zero = {0},
+    int64 one = {1}, float two = {2}> {
+    h = Abs(x)
+    y, n = Loop(, t, h, zero) <body = b (int64 i, bool c, float[3] a, int64 k) => (bool d, float[3] e, int64 l) {
+        m = ReduceMax<keepdims = 0>(a) q = Less(m, two)
+        e, l = If(q) <
+            then_branch = t1 () => (float[3] e1, int64 l1) {
+                e1, l1 = Loop(, t, a, k) <body = b2 (int64 j, bool c2, float[3] u, int64 w) =>
+                    (bool d2, float[3] v, int64 z)
+                    { v = Add(u, h) v2 = ReduceMax<keepdims = 0>(v) d2 = Less(v2, two) z = Add(w, one) }> },
+            else_branch = f1 () => (float[3] e2, int64 l2) { e2 = Mul(a, two) l2 = Add(k, one) }>
+        r = ReduceSum<keepdims = 0>(e) d = Less(r, top) }> }"""
+
+
 def test_a_loop_in_a_branch_in_a_loop() -> None:
-    source = model("""g (float[3] x) => (float[3] y, int64 n) <bool t = {1}, float top = {50}, int64 zero = {0},
-        int64 one = {1}, float two = {2}> {
-        h = Abs(x)
-        y, n = Loop(, t, h, zero) <body = b (int64 i, bool c, float[3] a, int64 k) => (bool d, float[3] e, int64 l) {
-            m = ReduceMax<keepdims = 0>(a) q = Less(m, two)
-            e, l = If(q) <
-                then_branch = t1 () => (float[3] e1, int64 l1) {
-                    e1, l1 = Loop(, t, a, k) <body = b2 (int64 j, bool c2, float[3] u, int64 w) =>
-                        (bool d2, float[3] v, int64 z)
-                        { v = Add(u, h) v2 = ReduceMax<keepdims = 0>(v) d2 = Less(v2, two) z = Add(w, one) }> },
-                else_branch = f1 () => (float[3] e2, int64 l2) { e2 = Mul(a, two) l2 = Add(k, one) }>
-            r = ReduceSum<keepdims = 0>(e) d = Less(r, top) }> }""")
+    source = model(NESTED)
     agrees(source, *({"x": floats(3, scale=scale)} for scale in (0.1, 1, 40)))
 
 

@@ -1,4 +1,4 @@
-"""What damaged TensorFlow Lite files have shown: each was a foreign exception, or more memory than there is."""
+"""Refuse damaged TensorFlow Lite files that were a foreign exception, or took more memory than there is."""
 
 from __future__ import annotations
 

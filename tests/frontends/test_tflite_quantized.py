@@ -243,7 +243,7 @@ def test_convolutions_are_products_of_bytes(between: str) -> None:
 
 
 def test_floats_beside_weights_of_integers_stay_floats() -> None:
-    """What LiteRT quantizes while it runs is computed with the weight's numbers."""
+    """Compute with the weight's numbers what LiteRT quantizes while it runs."""
     file, (w, scale) = File(), weights((18, 24), 0)
     file.tensor("x", (3, 24))
     file.constant("w", w, scale)

@@ -100,7 +100,7 @@ def test_an_activation_beyond_which_no_integer_is_goes() -> None:
 
 @pytest.mark.usefixtures("kept_code")
 def test_files_with_saturation_fold_and_are_written(tmp_path: Path) -> None:
-    """What is written computes what the source does."""
+    """Compare what a written file computes with its source."""
     for seed in range(20, 22):
         content, x = spotter(np.random.default_rng(seed))
         (tmp_path / "in.tflite").write_bytes(content)

@@ -16,7 +16,7 @@ from tests.passes.test_integer_products import STATED, blocks, branches, optimiz
 import renorm
 from renorm import ops
 from renorm.core.conversion import limits
-from renorm.core.dots import QUADS
+from renorm.core.dots import QUADS, Dot
 from renorm.core.host import host_flags
 from renorm.core.target import Target
 from renorm.graph.ir import Graph
@@ -181,7 +181,11 @@ def test_code_has_the_instruction(target: str) -> None:
 @pytest.mark.parametrize("kind", ["uint8", "int8"])
 def test_vectors_of_32_bytes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """AVX-VNNI's instructions are those of AVX512-VNNI on half as many bytes, in another encoding."""
-    monkeypatch.setattr(Target, "has_dot", lambda _, dot: dot is QUADS)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+
+    def has_quads(_: Target, dot: Dot) -> bool:
+        return dot is QUADS
+
+    monkeypatch.setattr(Target, "has_dot", has_quads)
     rng = np.random.default_rng(4)
     x = rng.integers(*limits(kind), (2, 24, 7, 9), kind, endpoint=True)
     w, b = rng.integers(-128, 128, (35, 24, 3, 3), np.int8), rng.integers(-128, 128, (36, 21), np.int8)

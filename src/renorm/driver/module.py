@@ -200,7 +200,7 @@ class _Specializations:
 
 
 class _NoExtents(InvalidInput):
-    """What data decide in a call is nothing that kernels can be told."""
+    """Say that data decide, in a call, what kernels cannot be told as an extent."""
 
 
 class OpenModule(CompiledModule):

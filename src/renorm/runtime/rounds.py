@@ -18,7 +18,7 @@ ArrayType = tuple["np.dtype[Any]", tuple[int, ...]]
 
 
 class Runner(Protocol):
-    """What runs a part of a network."""
+    """Run a part of a network: choose a module for what is given, or tell the types of its results."""
 
     @property
     def modules(self) -> Sequence[Any]:
