@@ -25,6 +25,7 @@ from renorm.core.target import Target
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.op import BROADCAST
 from renorm.graph.rewrite import Match
+from renorm.ops.blocked_bytes import BlockedBytes
 from renorm.ops.byte_conv import ByteConv
 from renorm.ops.byte_matmul import ByteMatmul
 from renorm.passes.context import Context
@@ -37,7 +38,7 @@ from renorm.passes.rewriting import ApplyRules
 _OF_BYTES = ("byte_conv", "byte_matmul")
 _PRODUCTS = (*_OF_BYTES, "exact_conv")
 TERMS = 1 << 16  # of a sum that int32 holds, each at most 255 * 128
-FILLED = 64  # products of each element, at least, that are worth a copy with more channels, to whole blocks
+FILLED = 64  # products of each element, at least, that are worth a copy: to whole blocks, or to quads of few channels
 BLOCK = 16  # channels that lie side by side, and sums in a vector
 
 
@@ -65,12 +66,18 @@ class KeepBlocks:
         copies = dict[Value, Value]()
         for node in convs:
             u, w = node.inputs[:2]
-            if u is None or w is None or not w.is_constant or regions.is_blocked(u):
+            if u is None or w is None or not w.is_constant or regions.is_blocked(u) or _is_own_copy(u):
                 continue
             if u not in copies:
                 with graph.at(node, node.origin):
                     copies[u] = ops.blocked_bytes(u, channels=static(w.shape[1:2])[0])
             node.replace_operand(u, copies[u])
+
+
+def _is_own_copy(u: Value) -> bool:
+    """Return whether bytes are a copy that nothing but convolutions reads: all channels may be a block."""
+    is_copy = u.producer is not None and isinstance(u.producer.op, BlockedBytes)
+    return is_copy and all(isinstance(n.op, ByteConv) for n in u.readers)
 
 
 @dataclass(frozen=True)
@@ -155,8 +162,8 @@ class ByteSums(Sums):
         if weight is None or values["group"] > 1 or not _is_of_bytes(weight) or (b is not None and b.data is None):
             return None
         channels, depth, *window = weight.shape
-        missing = -depth % BLOCK
-        is_worth = not missing or (missing < depth and channels * prod(window) >= FILLED)
+        missing = -depth % (BLOCK if depth > BLOCK else QUADS.count)
+        is_worth = depth % BLOCK == 0 or (missing <= depth and channels * prod(window) >= FILLED)
         if channels < BLOCK or not is_worth or (depth + missing) * prod(window) >= TERMS:
             return None
         weight = np.pad(weight, [(0, 0), (0, missing), *[(0, 0)] * len(window)])
