@@ -69,6 +69,52 @@ def test_convolutions_are_sums_of_integers(case: tuple[Graph, Any, Any]) -> None
     assert "byte_conv" in [n.op.name for n in made.nodes], text
 
 
+@st.composite
+def lanewise(draw: st.DrawFn) -> tuple[Graph, Any, Any]:
+    """A depthwise ConvInteger of any rank, between nodes whose values lie in blocks or not, its data, and what it must
+    give."""
+    whole, rank = st.integers, draw(st.integers(1, 3))
+    channels, kind = draw(st.sampled_from([16, 48, 64])), draw(st.sampled_from(["uint8", "int8"]))
+    window = [draw(whole(1, 3)) for _ in range(rank - 1)] + [draw(whole(3, 9))]
+    strides, pads = [draw(whole(1, 3)) for _ in window], [draw(whole(0, n - 1)) for n in window * 2]
+    dilations = [draw(whole(1, 2)) for _ in window[1:]] + [1]
+    reach = [d * (n - 1) + 1 for d, n in zip(dilations, window)]
+    plane = [n + draw(whole(0, 9)) for n in reach]
+    rng = np.random.default_rng(draw(whole(0, 2**32)))
+    low, high = (int(n) for n in limits(kind))
+    x = rng.integers(low, high + 1, (draw(whole(1, 2)), channels, *plane)).astype(kind)
+    w = rng.integers(-128, 128, (channels, 1, *window)).astype(np.int8)
+    zero, g = np.asarray(draw(whole(low, high)), kind), Graph("one")
+    data, attributes = g.input("x", kind, x.shape), {"pads": pads, "strides": strides, "dilations": dilations}
+    if draw(st.booleans()):  # in blocks: the identity, by a product of bytes
+        eye = np.eye(channels, dtype=np.int8).reshape(channels, channels, *[1] * rank)
+        data = ops.cast(ops.conv_integer(data, eye), to=kind)
+    made = ops.conv_integer(data, w, zero, group=channels, **attributes)
+    ones = np.zeros((16, channels, *[1] * rank), np.int8)
+    ones[:, 0] = 1
+    counts = ops.cast(ops.clip(made, np.int32(0), np.int32(255)), to="uint8")
+    g.outputs = [made] if draw(st.booleans()) else [ops.conv_integer(counts, ones)]
+    around = [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:])]
+    axes = tuple(range(2, 2 + rank))
+    views: Any = np.lib.stride_tricks.sliding_window_view
+    seen = views(np.pad(x.astype(np.int64) - int(zero), around), reach, axes)
+    steps = tuple(slice(None, None, n) for n in (*strides, *dilations))
+    expected = (seen[(slice(None), slice(None), *steps)] * w[:, 0].reshape(channels, *[1] * rank, *window)).sum(
+        tuple(range(2 + rank, 2 + 2 * rank))
+    )
+    if g.outputs != [made]:
+        expected = np.repeat(expected[:, :1].clip(0, 255), 16, axis=1)
+    return g, x, expected
+
+
+@given(lanewise())
+@settings(max_examples=60, deadline=None)
+def test_channels_by_themselves_are_sums_of_integers(case: tuple[Graph, Any, Any]) -> None:
+    g, x, expected = case
+    (got,) = renorm.compile(g).run(x)
+    np.testing.assert_array_equal(got, expected)
+
+
 @given(
     rows=st.integers(1, 40),
     quads=st.integers(1, 40),
@@ -123,7 +169,7 @@ def test_bytes_go_from_kernel_to_kernel() -> None:
     made = optimized(blocks().model(["e"]), BYTES)
     convs = [n for n in made.nodes if n.op.name == "byte_conv"]
     read = [n.inputs[0] for n in convs]
-    assert [(v.dtype, v.layout) for v in read if v is not None] == [("uint8", Layout(1, n)) for n in (4, 16, 16)]
+    assert [(v.dtype, v.layout) for v in read if v is not None] == [("uint8", Layout(1, n)) for n in (4, 16, 16, 16)]
     for g in made.groups:
         written = {v for n in g.nodes for v in n.outputs if any(u not in g.nodes for u in v.readers)}
         assert len(written) <= 1  # not both integers and steps
@@ -156,6 +202,25 @@ def test_channels_fill_blocks_and_vectors(weight: tuple[int, ...], taken: bool) 
     g.outputs = [ops.conv_integer(x, np.ones(weight, np.int8))]
     names = [n.op.name for n in pipeline.optimize(g, target=find(BYTES))[0].nodes]
     assert ("byte_conv" in names) == taken
+
+
+@pytest.mark.parametrize(("auto_pad", "odd"), [("SAME_UPPER", 0), ("SAME_LOWER", 1), ("VALID", 0)])
+def test_rows_are_filled_where_extents_decide_pads(auto_pad: str, odd: int) -> None:
+    rng = np.random.default_rng(5)
+    x, w = rng.integers(0, 256, (2, 16, 7, 10), np.uint8), rng.integers(-128, 128, (16, 1, 5, 5), np.int8)
+    g, same = Graph("one"), np.eye(16, dtype=np.int8)[..., None, None]
+    data = ops.cast(ops.conv_integer(g.input("x", "uint8", x.shape), same), to="uint8")
+    made = ops.conv_integer(data, w, np.uint8(9), group=16, auto_pad=auto_pad, strides=(2, 3))
+    g.outputs = [ops.conv_integer(ops.cast(ops.clip(made, np.int32(0), np.int32(255)), to="uint8"), same)]
+    (got,) = renorm.compile(g).run(x)
+    missing = [0, 0] if auto_pad == "VALID" else [(-(-n // s) - 1) * s + 5 - n for n, s in ((7, 2), (10, 3))]
+    around = [((n + odd) // 2, n - (n + odd) // 2) for n in missing]
+    views: Any = np.lib.stride_tricks.sliding_window_view
+    seen = views(np.pad(x.astype(np.int64) - 9, [(0, 0), (0, 0), *around]), (5, 5), (2, 3))[:, :, ::2, ::3]
+    expected = (seen * w[:, 0].reshape(16, 1, 1, 5, 5)).sum((-2, -1)).clip(0, 255)
+    np.testing.assert_array_equal(got, expected)
+    convs = [n for n in pipeline.optimize(g, target=find(BYTES))[0].nodes if "conv" in n.op.name]
+    assert [(n.op.name, n.op.values["group"]) for n in convs] == [("byte_conv", n) for n in (1, 16, 1)]
 
 
 def test_weights_that_are_no_bytes_are_left_to_floats() -> None:

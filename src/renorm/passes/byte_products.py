@@ -18,7 +18,7 @@ import numpy as np
 
 from renorm import ops
 from renorm.core.conversion import limits
-from renorm.core.dims import static
+from renorm.core.dims import is_static, static
 from renorm.core.dots import QUADS
 from renorm.core.machine import Machine
 from renorm.core.target import Target
@@ -28,6 +28,8 @@ from renorm.graph.rewrite import Match
 from renorm.ops.blocked_bytes import BlockedBytes
 from renorm.ops.byte_conv import ByteConv
 from renorm.ops.byte_matmul import ByteMatmul
+from renorm.ops.exact_conv import ExactConv
+from renorm.ops.shared.window import Windowed
 from renorm.passes.context import Context
 from renorm.passes.integer_products import Sums, centred, rules, steps
 from renorm.passes.layouts import Regions, layout_of_blocks
@@ -39,6 +41,8 @@ _OF_BYTES = ("byte_conv", "byte_matmul")
 _PRODUCTS = (*_OF_BYTES, "exact_conv")
 TERMS = 1 << 16  # of a sum that int32 holds, each at most 255 * 128
 FILLED = 64  # products of each element, at least, that are worth a copy: to whole blocks, or to quads of few channels
+SHORTEST = 3  # rows of windows of one channel that are worth filling to quads
+DEEPEST = 512  # taps of one channel, whose sums floats hold: 255 * 128 each, up to 2^24
 BLOCK = 16  # channels that lie side by side, and sums in a vector
 
 
@@ -55,7 +59,8 @@ class MultiplyBytes:
 @dataclass(frozen=True)
 class KeepBlocks:
     """byte_conv(u, w) -> byte_conv(blocked_bytes(u), w), where u will not lie in blocks of channels: neighbours along
-    them would be far from each other"""
+    them would be far from each other; depthwise byte_conv(u, w, b) -> cast(exact_conv(u - outside, w)) + b + outside *
+    sum w there, whose vectors run over pixels"""
 
     def run(self, graph: Graph, context: Context) -> None:
         layout = layout_of_blocks(context)
@@ -68,10 +73,25 @@ class KeepBlocks:
             u, w = node.inputs[:2]
             if u is None or w is None or not w.is_constant or regions.is_blocked(u) or _is_own_copy(u):
                 continue
+            if isinstance(node.op, ByteConv) and node.op.group > 1:
+                with graph.at(node, node.origin):
+                    graph.replace(node.output, _in_floats(node.op, u, w, node.inputs[2]))
+                continue
             if u not in copies:
                 with graph.at(node, node.origin):
                     copies[u] = ops.blocked_bytes(u, channels=static(w.shape[1:2])[0])
             node.replace_operand(u, copies[u])
+
+
+def _in_floats(op: ByteConv, u: Value, w: Value, b: Value | None) -> Value:
+    """Return the sums of a byte_conv as floats make them, exactly (`DEEPEST`)."""
+    values = {name: value for name, value in op.values.items() if name != "outside"}
+    weight = np.asarray(w.data, np.float32)
+    sums = ExactConv(**values)(ops.sub(ops.cast(u, to="float32"), np.float32(op.outside)), weight)
+    rest = op.outside * weight.sum(axis=tuple(range(1, weight.ndim)))
+    spread = [len(weight), *[1] * (u.rank - 2)]
+    total = ops.add(ops.cast(sums, to="int32"), rest.astype(np.int32).reshape(spread))
+    return total if b is None else ops.add(total, ops.reshape(b, spread))
 
 
 def _is_own_copy(u: Value) -> bool:
@@ -159,15 +179,19 @@ class ByteSums(Sums):
     ) -> Self | None:
         """Return those of a node whose channels, of data and of results, are blocks and vectors; else None."""
         weight, values = centred(w, zero, axis=0), node.op.values
-        if weight is None or values["group"] > 1 or not _is_of_bytes(weight) or (b is not None and b.data is None):
+        if weight is None or not _is_of_bytes(weight) or (b is not None and b.data is None):
             return None
+        bias = None if b is None else b.data
+        if values["group"] > 1:
+            found = _in_quads(node, weight)
+            return None if found is None else cls(*found, (), bias)
         channels, depth, *window = weight.shape
         missing = -depth % (BLOCK if depth > BLOCK else QUADS.count)
         is_worth = depth % BLOCK == 0 or (missing <= depth and channels * prod(window) >= FILLED)
         if channels < BLOCK or not is_worth or (depth + missing) * prod(window) >= TERMS:
             return None
         weight = np.pad(weight, [(0, 0), (0, missing), *[(0, 0)] * len(window)])
-        return cls(ByteConv(**values), weight, (), None if b is None else b.data)
+        return cls(ByteConv(**values), weight, (), bias)
 
     @classmethod
     def of_matmul(
@@ -199,7 +223,7 @@ class ByteSums(Sums):
         )
         if is_conv:
             op = self.op if known is None else self.op.with_attributes(outside=known - least)
-            counts, depth = _counts(x, zero, known), self.weight.shape[1]
+            counts, depth = _counts(x, zero, known), self.weight.shape[1] * self.op.values["group"]
             total = op(counts if counts.shape[1] == depth else ops.blocked_bytes(counts, channels=depth), w, b)
         else:
             total = ops.add(self.op(_counts(x, zero, known), w), b)
@@ -207,6 +231,26 @@ class ByteSums(Sums):
             spread = ops.unsqueeze(weights, axes=range(1, x.rank - 1)) if is_conv else weights
             total = ops.sub(total, ops.mul(ops.reshape(ops.cast(zero, to="int32"), np.zeros(0, np.int64)), spread))
         return total if to == "int32" else ops.cast(total, to=to)
+
+
+def _in_quads(node: Node, weight: Array) -> tuple[ByteConv, Array] | None:
+    """Return a depthwise convolution with rows of its window filled to quads, which reach beyond the border where they
+    are filled, and its weight; None where channels are no blocks, or rows too short."""
+    op, x, (channels, depth, *window) = node.op, node.inputs[0], weight.shape
+    if not isinstance(op, Windowed) or x is None or op.values["group"] != channels or depth > 1 or channels % BLOCK:
+        return None
+    rank = len(window)
+    is_known = not op.auto_pad.startswith("SAME") or is_static(x.shape)
+    if not is_known or op.along("dilations", rank)[-1] > 1 or window[-1] < SHORTEST or prod(window) > DEEPEST:
+        return None
+    around = op.explicit_pads(rank)
+    if op.auto_pad.startswith("SAME"):
+        around = [(s.before, s.after) for s in op.spans(static(x.shape[2:]), window)]
+    missing = -window[-1] % QUADS.count
+    behind = [after for _, after in around]
+    behind[-1] += missing
+    own = {"pads": (*(before for before, _ in around), *behind), "auto_pad": "NOTSET", "kernel_shape": None}
+    return ByteConv(**(op.values | own)), np.pad(weight, [*[(0, 0)] * (rank + 1), (0, missing)])
 
 
 def _counts(x: Value, zero: Value | None, known: int | None) -> Value:

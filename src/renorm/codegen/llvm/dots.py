@@ -2,10 +2,12 @@
 
     zero       C[j] = 0                                       a register is cleared
     product    C[j] += A[p] * B[j, p]                         j of 4, 8 or 16; p of 2: vdpbf16ps, of 4: vpdpbusd
+    taps       C[j] += A[p, j] * B[j, p]                      the same, of numbers that are turned before
 
 C is any buffer that no matrix unit holds; of scope register, it stays in one. In A and B, p runs over neighbours, and
 in B j over groups of them; either may be 0, beyond a last row or vector. A group of A is a number of 32 bits in all
-lanes, which all vectors that it is multiplied with share.
+lanes, which all vectors that it is multiplied with share. Where it moves with j, too, rows of j numbers follow each
+other, and a shuffle turns them.
 
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, VDPBF16PS and VPDPBUSD.
 """
@@ -63,12 +65,16 @@ class Dots:
         if found is None or len(loops) != 2 or count(loops[1]) != dot.count:
             return None
         either = (found, found[::-1]) if dot.data == dot.weight else (found,)
-        moves = (0, 1), (dot.count, 1)
-        sides = next((x for x in either if all(self._is(e, loops, m) for e, m in zip(x, moves))), None)
-        if sides is None:
+        lanes, own = count(loops[0]), (dot.count, 1)
+        sides = next((x for x in either if self._is(x[0], loops, (0, 1)) and self._is(x[1], loops, own)), None)
+        if sides is not None:
+            shared = self._held(sides[0], loops, dot.count, dot)
+            a = self._f.splat(self._f.pure(f"bitcast {shared.typed} to i32", I32, shared), lanes)
+        elif self._is(found[0], loops, (1, lanes)) and self._is(found[1], loops, own):
+            sides, turned = found, [p * lanes + j for j in range(lanes) for p in range(dot.count)]
+            a = self._f.shuffle(self._held(sides[0], loops, dot.count * lanes, dot), turned)
+        else:
             return None
-        shared, lanes = self._held(sides[0], loops, dot.count, dot), count(loops[0])
-        a = self._f.splat(self._f.pure(f"bitcast {shared.typed} to i32", I32, shared), lanes)
         b = self._held(sides[1], loops, dot.count * lanes, dot)
         c = self._x.memory.load(*self._sums(loops, store), None)
         name, element, parts = _INTRINSICS[dot]

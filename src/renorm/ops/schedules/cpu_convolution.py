@@ -10,7 +10,7 @@ from renorm import te
 from renorm.core.target import Target
 from renorm.expr.nodes import Call, Const, Expr, Load, Reduce, cast
 from renorm.expr.rewrite import substitute, transform
-from renorm.ops.schedules import cpu_depthwise, cpu_injective, cpu_matrix, cpu_reduction, cpu_tiles, structure
+from renorm.ops.schedules import cpu_depthwise, cpu_dots, cpu_injective, cpu_matrix, cpu_reduction, cpu_tiles, structure
 from renorm.ops.schedules.cpu_products import product
 from renorm.ops.schedules.products import MAIN_TAGS, is_of_rows
 from renorm.topi import layout
@@ -27,7 +27,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         return
     pads = list[te.Tensor]()
     for pad in (t for t in chain if t.op.tag == "pad"):
-        if all(_leaves_out(main, pad) and not cpu_matrix.takes(main, target) for main in mains):
+        if all(_leaves_out(main, pad, target) and not cpu_matrix.takes(main, target) for main in mains):
             for main in mains:
                 s[main].redefine(_without_padding, pad)
         else:
@@ -68,7 +68,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         cpu_injective.nest(s, out, target)
 
 
-def _leaves_out(main: te.Tensor, pad: te.Tensor) -> bool:
+def _leaves_out(main: te.Tensor, pad: te.Tensor, target: Target) -> bool:
     """Return whether taps that fall on padding are left out, in place of a copy with zeros around it: where vectors are
     of channels, so that whole vectors fall on it, and, of channels that are convolved by themselves, where tiles at an
     edge, which are code of their own, are short. A copy costs up to a half of such a convolution. Of others it costs 0
@@ -76,6 +76,8 @@ def _leaves_out(main: te.Tensor, pad: te.Tensor) -> bool:
     form = next((_form(x) for x in structure.reads(main) if _held(x) is pad), None)
     if main.op.tag != "conv" or form is None or not form.cuts or not _is_of_zeros(pad):
         return False
+    if cpu_depthwise.is_depthwise(main) and cpu_dots.taken(main, target) is not None:
+        return False  # taps are in quads
     depth, *_, width = (a.extent for a in main.op.reduce_axis)
     return not cpu_depthwise.is_lanewise(main, form.cuts[0][1]) or depth * width <= cpu_depthwise.EDGE
 

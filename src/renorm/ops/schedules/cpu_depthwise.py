@@ -17,9 +17,11 @@ from collections.abc import Sequence
 from math import prod
 
 from renorm import te
+from renorm.core.dots import QUADS
+from renorm.core.dtypes import itemsize
 from renorm.core.machine import Machine
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, products, structure, tiles
+from renorm.ops.schedules import cpu_dots, cpu_injective, products, structure, tiles
 from renorm.ops.schedules.cpu_tiles import Statistics
 from renorm.topi import layout
 
@@ -66,24 +68,27 @@ def schedule(
         strip = _over_pixels(s, main, tail, target, lanes)
     for pad in pads:
         s[pad].compute_at(s[tail], strip)
-        own = list(s[pad].op.axis)
-        inner = own[-1]
-        if pad.shape[-1] > lanes:
-            _, inner = s[pad].split(inner, factor=lanes)
+        own, width = list(s[pad].op.axis), max(lanes, target.vector_bytes // itemsize(pad.dtype))
+        inner, extent = own[-1], pad.shape[-1]
+        if extent < width and len(own) > 2:  # a row is whole blocks of channels
+            inner, extent = s[pad].fuse(own[-2], inner), extent * pad.shape[-2]
+        if extent > width:
+            _, inner = s[pad].split(inner, factor=width)
         s[pad].vectorize(inner)
 
 
-def rows_per_strip(main: te.Tensor, lanes: int) -> int:
-    """Rows of the result that are computed from one strip of padded rows, which stays in the cache."""
-    return rows_of(main.shape[2:], main.op.attrs["strides"], lanes)
+def rows_per_strip(main: te.Tensor, lanes: int, nbytes: int = 4) -> int:
+    """Rows of the result that are computed from one strip of padded rows, which stays in the cache. nbytes: of an
+    element of these."""
+    return rows_of(main.shape[2:], main.op.attrs["strides"], lanes, nbytes)
 
 
-def rows_of(extents: Sequence[int], strides: Sequence[int], lanes: int) -> int:
+def rows_of(extents: Sequence[int], strides: Sequence[int], lanes: int, nbytes: int = 4) -> int:
     """`rows_per_strip` of a result of these spatial extents."""
     if len(extents) < 2:
         return 1
     height, width = extents[-2:]
-    row = width * strides[-1] * lanes * 4
+    row = width * strides[-1] * lanes * nbytes
     most = max(4, STRIP // (row * strides[-2]))
     return -(-height // -(-height // most))
 
@@ -105,6 +110,8 @@ def _over_channels(
     s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int, statistics: Statistics | None
 ) -> te.IterVar:
     """Vectors of channels; gives the loop over strips."""
+    if cpu_dots.taken(main, target) is not None:
+        return _over_taps(s, main, tail, target, lanes, statistics)
     n, block, *spatial, lane = list(s[tail].op.axis)
     is_half = main.op.reduce_axis[0].extent == tiles.HALF == lanes // 2
     registers = target.vector_registers
@@ -118,13 +125,7 @@ def _over_channels(
     order = [n, *strips, block]  # threads share rows: a core reads what it wrote itself
     part, lane = s[tail].split(lane, factor=tiles.HALF if is_half else lanes)
     cpu_injective.register_loops(s, tail, [*order, part, *rows, row], [pixel], lane)
-    if statistics is not None:
-        around = statistics.loops(s, lanes, lanes)
-        statistics.share(s, tail, [around.sample, around.group, *around.tiles])
-    else:
-        order = cpu_injective.share(s, tail, order, prod(tail.shape))
-    s[main].set_scope("register")
-    s[main].compute_at(s[tail], row)
+    order = _shared(s, main, tail, order, row, lanes, statistics)
     n, channel, *spatial = list(s[main].op.axis)
     depth, *taps = list(s[main].op.reduce_axis)
     if is_half:
@@ -136,6 +137,52 @@ def _over_channels(
     s[main].unroll(depth)
     _unroll(s, main, taps, width)
     return order[-1]
+
+
+def _over_taps(
+    s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int, statistics: Statistics | None
+) -> te.IterVar:
+    """Vectors of channels, each lane the sum of quads of taps of a row; gives the loop over strips.
+
+    out[R rows] += turned x[row + tap, pixel .. pixel + 4] * w[tap]      x [4 pixels, 16 channels] is turned once for
+                                                                         all rows whose windows it is in
+    """
+    n, block, *spatial, lane = list(s[tail].op.axis)
+    axis = -min(2, len(spatial))
+    tile = choose_tile(main, axis, target.vector_registers)
+    height = max(1, rows_per_strip(main, lanes, itemsize(QUADS.data)) // tile) * tile
+    strips, rows = _strips(s, tail, spatial, height)
+    around, within = s[tail].split([*rows, spatial[-1]][axis], factor=tile)
+    loops = [around, spatial[-1]] if rows else [around]
+    order = [n, *strips, block]
+    cpu_injective.register_loops(s, tail, [*order, *loops], [within], lane)
+    order = _shared(s, main, tail, order, loops[-1], lanes, statistics)
+    n, channel, *spatial = list(s[main].op.axis)
+    depth, *taps = list(s[main].op.reduce_axis)
+    tiled = spatial.pop(axis)
+    cpu_dots.taps_loops(s, main, [n, *spatial, depth, *taps[:-1]], [tiled], channel, taps[-1])
+    _unroll(s, main, taps[:-1], tile * taps[-1].extent // QUADS.count)
+    return order[-1]
+
+
+def _shared(
+    s: te.Schedule,
+    main: te.Tensor,
+    tail: te.Tensor,
+    order: list[te.IterVar],
+    tile: te.IterVar,
+    lanes: int,
+    statistics: Statistics | None,
+) -> list[te.IterVar]:
+    """Hands the loops around to threads, and computes sums in registers, tile by tile; gives the loops around."""
+    if statistics is not None:
+        around = statistics.loops(s, lanes, lanes)
+        statistics.share(s, tail, [around.sample, around.group, *around.tiles])
+    else:
+        order = cpu_injective.share(s, tail, order, prod(tail.shape))
+    s[main].set_scope("register")
+    s[main].compute_at(s[tail], tile)
+    return order
 
 
 def _strips(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from renorm import te
-from renorm.core.dots import Dot
+from renorm.core.dots import QUADS, Dot
 from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, dot_weights
@@ -56,5 +56,21 @@ def register_loops(
     steps, neighbour = s[sums].split(rounds[-1], factor=dot.count)
     s[sums].reorder(*around, *rounds[:-1], steps, *unrolled, lane, neighbour)
     for axis in unrolled:
+        s[sums].unroll(axis)
+    s[sums].tensorize(lane)
+
+
+def taps_loops(
+    s: te.Schedule,
+    sums: te.Tensor,
+    around: Sequence[te.IterVar],
+    unrolled: Sequence[te.IterVar],
+    lane: te.IterVar,
+    row: te.IterVar,
+) -> None:
+    """The same loops of channels that are convolved by themselves: quads are taps of a `row` of the window."""
+    quad, tap = s[sums].split(row, factor=QUADS.count)
+    s[sums].reorder(*around, quad, *unrolled, lane, tap)
+    for axis in (quad, *unrolled):
         s[sums].unroll(axis)
     s[sums].tensorize(lane)

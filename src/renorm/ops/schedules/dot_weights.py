@@ -2,6 +2,7 @@
 
     panels    [channels / w, ..., summed / 2k, k, w, 2]     rows of a matrix unit's registers, w of up to 32 channels
     vectors   [channels / v, ..., summed / nk, k, v, n]     v of a vector register; without k where data has no blocks
+    taps      [channels / v, 1, ..., row / n, v, n]         of channels that are convolved by themselves
 
 n neighbours of what is summed over lie side by side: pairs of bfloat16, quads of bytes (`core.dots`). Everything else
 about a kernel says its schedule: `cpu_matrix` where weights lie in panels, `cpu_dots` where they lie in vectors.
@@ -9,6 +10,7 @@ about a kernel says its schedule: `cpu_matrix` where weights lie in panels, `cpu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from renorm import te
@@ -41,7 +43,11 @@ def held(node: Node, index: int, data: Layout | None, target: Target) -> Blockin
     groups = node.op.values.get("group", 1)
     if groups > 1 and is_blocked and is_of_unit and node.op.scheduled_as == "convolution":
         summed = 1  # whole blocks of channels, or the unit does not take them
-    if axis is None or summed is None or weight is None or not is_static(weight.shape):
+    if axis is None or weight is None or not is_static(weight.shape):
+        return None
+    if groups > 1 and is_blocked and dot is dots.QUADS:
+        return taps(static(weight.shape), groups, data.lanes, target)
+    if summed is None:
         return None
     channels, depth, *window = static([weight.shape[axis], weight.shape[summed], *weight.shape[2:]])
     if not is_of_unit or machine.matrix is None:
@@ -92,6 +98,15 @@ def vectors(
         return None
     inner = ((axis, width), (summed, dot.count))
     return Blocking(((summed, lanes // dot.count), *inner) if lanes else inner, axis, dot.weight)
+
+
+def taps(shape: Sequence[int], groups: int, lanes: int, target: Target) -> Blocking | None:
+    """Return how memory holds weights of channels that are convolved by themselves, for quads of taps side by side;
+    None where channels fill no vectors, or rows of a window no quads. lanes: of the blocks of channels of the data."""
+    (channels, depth, *_, row), width = shape, target.lanes(4)
+    if depth > 1 or groups != channels or channels % width or lanes != width or row % dots.QUADS.count:
+        return None
+    return Blocking(((0, width), (len(shape) - 1, dots.QUADS.count)), 0)
 
 
 def factors(main: te.Tensor) -> tuple[Expr, Blocking, Dot] | None:

@@ -67,7 +67,7 @@ def _fitting(threads: int, slices: Slices, length: int) -> int:
     """Return about so many threads that all have as many elements of a slice, where that can be."""
     whole = length
     if slices.size >= length:
-        whole = gcd(length, slices.size // max(1, *slices.blocks))
+        whole = gcd(length, slices.size // max((1, *slices.blocks)))
     width = next((n for n in (4, 2) if whole % n == 0), 1)
     step = 32 if threads > 256 else 8 if threads > 32 else 4
     close = [n for n in range(step, MOST + 1, step) if 4 * threads <= 5 * n and 4 * n <= 5 * threads]
