@@ -16,11 +16,11 @@ from tests.passes.test_integer_products import STATED, blocks, branches, optimiz
 import renorm
 from renorm import ops
 from renorm.core.conversion import limits
+from renorm.core.dims import static
 from renorm.core.dots import QUADS, Dot
 from renorm.core.host import host_flags
 from renorm.core.target import Target
 from renorm.graph.ir import Graph
-from renorm.graph.layout import Layout
 from renorm.passes import pipeline
 from renorm.targets import find
 
@@ -62,11 +62,14 @@ def convolutions(draw: st.DrawFn) -> tuple[Graph, Any, Any]:
 @settings(max_examples=25, deadline=None)
 def test_convolutions_are_sums_of_integers(case: tuple[Graph, Any, Any]) -> None:
     g, x, expected = case
-    text = str(g)
+    text, w, spread = str(g), g.nodes[0].inputs[1], g.nodes[0].op.values["dilations"][-1]
+    assert w is not None
+    depth, row = static((w.shape[1], w.shape[-1]))
+    is_taken = depth > 8 or (row > 2 and spread == 1)  # blocks of channels, nearly full, or rows of quads
     (got,) = renorm.compile(g).run(x)
     np.testing.assert_array_equal(got, expected)
     made = pipeline.optimize(g, target=find(BYTES))[0]
-    assert "byte_conv" in [n.op.name for n in made.nodes], text
+    assert ("byte_conv" in [n.op.name for n in made.nodes]) == is_taken, text
 
 
 @st.composite
@@ -169,7 +172,9 @@ def test_bytes_go_from_kernel_to_kernel() -> None:
     made = optimized(blocks().model(["e"]), BYTES)
     convs = [n for n in made.nodes if n.op.name == "byte_conv"]
     read = [n.inputs[0] for n in convs]
-    assert [(v.dtype, v.layout) for v in read if v is not None] == [("uint8", Layout(1, n)) for n in (4, 16, 16, 16)]
+    blocks_of = [v.layout and v.layout.lanes for v in read if v is not None]
+    assert [v.dtype for v in read if v is not None] == ["uint8"] * 4
+    assert blocks_of == [None, 16, 16, 16]  # of three channels rows are quads
     for g in made.groups:
         written = {v for n in g.nodes for v in n.outputs if any(u not in g.nodes for u in v.readers)}
         assert len(written) <= 1  # not both integers and steps
@@ -194,7 +199,13 @@ def test_reciprocals_are_not_exact() -> None:
 @pytest.mark.parametrize(
     ("weight", "taken"),
     [((32, 16, 3, 3), True), ((8, 16, 3, 3), False), ((32, 7, 3, 3), True), ((128, 24, 1, 1), True)]
-    + [((128, 20, 1, 1), True), ((16, 20, 1, 1), False), ((16, 4, 1, 1), False), ((32, 1, 3, 3), False)],
+    + [
+        ((128, 20, 1, 1), True),
+        ((16, 20, 1, 1), False),
+        ((16, 4, 1, 1), False),
+        ((32, 1, 3, 3), True),
+        ((32, 3, 2, 2), False),
+    ],
 )
 def test_channels_fill_blocks_and_vectors(weight: tuple[int, ...], taken: bool) -> None:
     g = Graph("one")

@@ -25,7 +25,6 @@ from renorm.core.target import Target
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.op import BROADCAST
 from renorm.graph.rewrite import Match
-from renorm.ops.blocked_bytes import BlockedBytes
 from renorm.ops.byte_conv import ByteConv
 from renorm.ops.byte_matmul import ByteMatmul
 from renorm.ops.exact_conv import ExactConv
@@ -40,8 +39,8 @@ from renorm.passes.rewriting import ApplyRules
 _OF_BYTES = ("byte_conv", "byte_matmul")
 _PRODUCTS = (*_OF_BYTES, "exact_conv")
 TERMS = 1 << 16  # of a sum that int32 holds, each at most 255 * 128
-FILLED = 64  # products of each element, at least, that are worth a copy: to whole blocks, or to quads of few channels
-SHORTEST = 3  # rows of windows of one channel that are worth filling to quads
+FILLED = 64  # products of each element, at least, that are worth a copy with more channels, to whole blocks
+SHORTEST = 3  # rows of windows that are worth filling to quads
 DEEPEST = 512  # taps of one channel, whose sums floats hold: 255 * 128 each, up to 2^24
 BLOCK = 16  # channels that lie side by side, and sums in a vector
 
@@ -71,8 +70,10 @@ class KeepBlocks:
         copies = dict[Value, Value]()
         for node in convs:
             u, w = node.inputs[:2]
-            if u is None or w is None or not w.is_constant or regions.is_blocked(u) or _is_own_copy(u):
+            if u is None or w is None or not w.is_constant or regions.is_blocked(u):
                 continue
+            if node.op.values["group"] == 1 and static(w.shape[1:2])[0] % BLOCK:
+                continue  # quads are of rows
             if isinstance(node.op, ByteConv) and node.op.group > 1:
                 with graph.at(node, node.origin):
                     graph.replace(node.output, _in_floats(node.op, u, w, node.inputs[2]))
@@ -92,12 +93,6 @@ def _in_floats(op: ByteConv, u: Value, w: Value, b: Value | None) -> Value:
     spread = [len(weight), *[1] * (u.rank - 2)]
     total = ops.add(ops.cast(sums, to="int32"), rest.astype(np.int32).reshape(spread))
     return total if b is None else ops.add(total, ops.reshape(b, spread))
-
-
-def _is_own_copy(u: Value) -> bool:
-    """Return whether bytes are a copy that nothing but convolutions reads: all channels may be a block."""
-    is_copy = u.producer is not None and isinstance(u.producer.op, BlockedBytes)
-    return is_copy and all(isinstance(n.op, ByteConv) for n in u.readers)
 
 
 @dataclass(frozen=True)
@@ -181,14 +176,14 @@ class ByteSums(Sums):
         weight, values = centred(w, zero, axis=0), node.op.values
         if weight is None or not _is_of_bytes(weight) or (b is not None and b.data is None):
             return None
-        bias = None if b is None else b.data
-        if values["group"] > 1:
-            found = _in_quads(node, weight)
-            return None if found is None else cls(*found, (), bias)
-        channels, depth, *window = weight.shape
-        missing = -depth % (BLOCK if depth > BLOCK else QUADS.count)
-        is_worth = depth % BLOCK == 0 or (missing <= depth and channels * prod(window) >= FILLED)
-        if channels < BLOCK or not is_worth or (depth + missing) * prod(window) >= TERMS:
+        bias, (channels, depth, *window) = None if b is None else b.data, weight.shape
+        rows, whole = depth * -(-window[-1] // QUADS.count), -(-depth // BLOCK) * BLOCK
+        if values["group"] > 1 or (depth < whole and rows <= whole // QUADS.count * window[-1]):
+            if (found := _in_rows(node, weight)) is not None:
+                return cls(*found, (), bias)
+        missing = whole - depth
+        is_worth = not missing or (missing < depth and channels * prod(window) >= FILLED)
+        if channels < BLOCK or values["group"] > 1 or not is_worth or whole * prod(window) >= TERMS:
             return None
         weight = np.pad(weight, [(0, 0), (0, missing), *[(0, 0)] * len(window)])
         return cls(ByteConv(**values), weight, (), bias)
@@ -233,20 +228,23 @@ class ByteSums(Sums):
         return total if to == "int32" else ops.cast(total, to=to)
 
 
-def _in_quads(node: Node, weight: Array) -> tuple[ByteConv, Array] | None:
-    """Return a depthwise convolution with rows of its window filled to quads, which reach beyond the border where they
-    are filled, and its weight; None where channels are no blocks, or rows too short."""
+def _in_rows(node: Node, weight: Array) -> tuple[ByteConv, Array] | None:
+    """Return a convolution with rows of its window filled to quads, which reach beyond the border where they are
+    filled, and its weight; None where channels are no blocks, or rows too short."""
     op, x, (channels, depth, *window) = node.op, node.inputs[0], weight.shape
-    if not isinstance(op, Windowed) or x is None or op.values["group"] != channels or depth > 1 or channels % BLOCK:
+    if not isinstance(op, Windowed) or x is None or window[-1] < SHORTEST:
         return None
-    rank = len(window)
-    is_known = not op.auto_pad.startswith("SAME") or is_static(x.shape)
-    if not is_known or op.along("dilations", rank)[-1] > 1 or window[-1] < SHORTEST or prod(window) > DEEPEST:
+    missing, rank, group = -window[-1] % QUADS.count, len(window), op.values["group"]
+    taps = depth * prod(window) // window[-1] * (window[-1] + missing)
+    if channels < BLOCK or taps >= TERMS or op.along("dilations", rank)[-1] > 1:
+        return None
+    if group > 1 and (group != channels or depth > 1 or channels % BLOCK or taps > DEEPEST):
         return None
     around = op.explicit_pads(rank)
     if op.auto_pad.startswith("SAME"):
+        if not is_static(x.shape):
+            return None
         around = [(s.before, s.after) for s in op.spans(static(x.shape[2:]), window)]
-    missing = -window[-1] % QUADS.count
     behind = [after for _, after in around]
     behind[-1] += missing
     own = {"pads": (*(before for before, _ in around), *behind), "auto_pad": "NOTSET", "kernel_shape": None}

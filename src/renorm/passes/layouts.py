@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from renorm.core.dims import is_static, static
-from renorm.core.dots import QUADS
 from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.graph import registry
@@ -37,9 +36,6 @@ class ChooseLayouts:
             regions = Regions(graph, graph.groups, context, layout)
             others = regions.holding(taken.__contains__)
             taken |= _lay(leaving, regions, layout, regions.holding(_is_rounded) - others)
-        for layout in _of_few_channels(graph, context):
-            regions = Regions(graph, graph.groups, context, layout)
-            taken |= _lay(leaving, regions, layout, {v for v in leaving if v.dtype == QUADS.data} - taken)
         if (layout := layout_of_blocks(context)) is not None:
             regions = Regions(graph, graph.groups, context, layout)
             others = regions.holding(taken.__contains__)
@@ -81,14 +77,6 @@ def _of_a_matrix_unit(values: Sequence[Value], context: Context) -> Iterator[Lay
         layout, alike = Layout(1, n), (u for v in rounded if v.shape[1] == n for u in v.readers)
         if n >= dot_weights.FEWEST or any(_is_multiplied(u, layout, context) for u in alike):
             yield layout
-
-
-def _of_few_channels(graph: Graph, context: Context) -> Iterator[Layout]:
-    """Yield layouts of bytes that have fewer channels than a vector: a block is all of them, whole quads."""
-    blocks = layout_of_blocks(context)
-    read = (n.inputs[0] for n in graph.nodes if n.op.name == "byte_conv")
-    found = {n for v in read if v is not None and isinstance(n := v.shape[1], int)}
-    yield from (Layout(1, n) for n in sorted(found) if blocks is not None and n < blocks.lanes)
 
 
 class Regions:

@@ -2,7 +2,7 @@
 
     panels    [channels / w, ..., summed / 2k, k, w, 2]     rows of a matrix unit's registers, w of up to 32 channels
     vectors   [channels / v, ..., summed / nk, k, v, n]     v of a vector register; without k where data has no blocks
-    taps      [channels / v, 1, ..., row / n, v, n]         of channels that are convolved by themselves
+    taps      [channels / v, summed, ..., row / n, v, n]    where data has no blocks, or each channel is by itself
 
 n neighbours of what is summed over lie side by side: pairs of bfloat16, quads of bytes (`core.dots`). Everything else
 about a kernel says its schedule: `cpu_matrix` where weights lie in panels, `cpu_dots` where they lie in vectors.
@@ -45,7 +45,7 @@ def held(node: Node, index: int, data: Layout | None, target: Target) -> Blockin
         summed = 1  # whole blocks of channels, or the unit does not take them
     if axis is None or weight is None or not is_static(weight.shape):
         return None
-    if groups > 1 and is_blocked and dot is dots.QUADS:
+    if dot is dots.QUADS and node.op.scheduled_as == "convolution" and is_blocked == (groups > 1):
         return taps(static(weight.shape), groups, data.lanes, target)
     if summed is None:
         return None
@@ -101,10 +101,13 @@ def vectors(
 
 
 def taps(shape: Sequence[int], groups: int, lanes: int, target: Target) -> Blocking | None:
-    """Return how memory holds weights of channels that are convolved by themselves, for quads of taps side by side;
-    None where channels fill no vectors, or rows of a window no quads. lanes: of the blocks of channels of the data."""
+    """Return how memory holds weights for quads of taps side by side, of channels that are convolved by themselves, in
+    blocks, or of few that lie in no blocks; None where channels fill no vectors, or rows of a window no quads. lanes:
+    of the blocks of channels of the data."""
     (channels, depth, *_, row), width = shape, target.lanes(4)
-    if depth > 1 or groups != channels or channels % width or lanes != width or row % dots.QUADS.count:
+    if channels < width or row % dots.QUADS.count:
+        return None
+    if groups > 1 and (depth > 1 or groups != channels or channels % width or lanes != width):
         return None
     return Blocking(((0, width), (len(shape) - 1, dots.QUADS.count)), 0)
 
