@@ -240,6 +240,29 @@ def test_casts_out_of_range_saturate() -> None:
         assert got.tolist() == expected
 
 
+@pytest.mark.parametrize("target", ["int8", "uint8", "int16", "uint16"])
+@pytest.mark.parametrize("added", [0, 30, -128, 70000.0, 0.5])
+def test_what_is_rounded_and_cast_is_an_even_half_and_saturates(target: str, added: float) -> None:
+    limits = np.iinfo(target)
+    ends = [end - added + d for end in (limits.min, limits.max) for d in (-1.5, -1, -0.5, -0.25, 0, 0.25, 0.5, 1, 1.5)]
+    special = [np.nan, np.inf, -np.inf, 1e30, -1e30, 2.0**31, -(2.0**31), 0.5, 1.5, -0.5, -2.5, -0.0, 0.1, 7]
+    x = np.array([*ends, *special], np.float32)
+    expected = np.nan_to_num(np.rint(x) + np.float32(added), nan=0, posinf=1e30, neginf=-1e30).clip(
+        limits.min, limits.max
+    )
+    for lanes in (4, 8, 16):
+        a, y, i = Buffer("a", "float32", len(x)), Buffer("y", target, len(x)), Var("i")
+        index = Ramp(i * lanes, const(1), lanes)
+        whole = Call("round", [Load(a, [index])])
+        sums = Binary("+", whole, Broadcast(const(added, "float32"), lanes))
+        loop = For(
+            i, const(0), const(len(x) // lanes), "serial", Store(y, index, Cast(target, sums if added else whole))
+        )
+        got = np.zeros(len(x), target)
+        run_native(program("c", (a, y), loop), [x, got])
+        assert got.tolist() == expected.astype(np.int64).tolist()
+
+
 def test_minimum_and_maximum_propagate_nan_from_either_side() -> None:
     x = np.array([np.nan, 1.0, np.nan, -np.inf], np.float32)
     y = np.array([1.0, np.nan, np.nan, np.inf], np.float32)

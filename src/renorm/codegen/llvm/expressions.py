@@ -98,6 +98,9 @@ class Expressions:
             case Select():
                 condition = self.f.splat(self.value(e.condition), e.lanes)
                 return self.f.select(condition, self._spread(e.then, e.lanes), self._spread(e.otherwise, e.lanes))
+            case Cast() if (found := _rounded(e)) is not None:
+                x, added = found
+                return types.rounded(self.f, self.value(x), added, e.dtype)
             case Cast():
                 return types.cast(self.f, self.value(e.a), e.a.dtype, e.dtype)
             case Load():
@@ -324,3 +327,21 @@ class Expressions:
 
 def _is_costly(e: Expr) -> bool:
     return isinstance(e, (Load, Call)) or any(_is_costly(c) for c in children(e))
+
+
+_EXACT = 1 << 16  # below which sums of what counts and whole numbers are exact in float32
+
+
+def _rounded(e: Cast) -> tuple[Expr, int] | None:
+    """Return x and a whole number c where `e` is vectors of round(x) + c, float32, as integers of fewer bits."""
+    if e.lanes == 1 or e.a.dtype != "float32" or not types.is_short(e.dtype):
+        return None
+    match e.a:
+        case Call(name="round", args=(x,)):
+            return x, 0
+        case Binary(op="+", a=Call(name="round", args=(x,)), b=Broadcast(value=Const(value=c))) if abs(
+            c
+        ) < _EXACT and c == int(c):
+            return x, int(c)
+        case _:
+            return None

@@ -87,8 +87,8 @@ def cast(f: Function, value: Value, source: str, target: str) -> Value:
             return from_memory(f, to_memory(f, single, target), target)
         return f.convert("fptrunc" if target == "float32" and source == "float64" else "fpext", value, element)
     if from_float:
-        if source != "float64" and value.type.lanes > 1 and register_type(target).bits < 32:
-            return f.convert("trunc", _cut(f, value, target), element)
+        if source != "float64" and value.type.lanes > 1 and is_short(target):
+            return f.convert("trunc", f.convert("fptosi", _cut(f, value, target), "i32"), element)
         name = "fptoui.sat" if is_unsigned(target) else "fptosi.sat"
         return f.intrinsic(name, value, type=value.type.of(element))
     if to_float:
@@ -103,15 +103,28 @@ def cast(f: Function, value: Value, source: str, target: str) -> Value:
     return f.convert("trunc" if bits_from > bits_to else "zext" if is_unsigned(source) else "sext", value, element)
 
 
-def _cut(f: Function, value: Value, target: str) -> Value:
-    """Return what the integers of at most 16 bits are that vectors of float32 become, in 32 bits, since LLVM would make
-    them one by one: cut to the range of the dtype by comparisons, of which a NaN is no part."""
-    low, high = (constant(value.type, end) for end in limits(target))
+def is_short(dtype: str) -> bool:
+    """Return whether integers have fewer bits than a float32."""
+    return not dtypes.is_float(dtype) and not dtypes.is_stored(dtype) and 1 < register_type(dtype).bits < 32
+
+
+def rounded(f: Function, value: Value, added: int, target: str) -> Value:
+    """round(value) + added as integers of dtype target, value a vector of float32: one instruction rounds and converts.
+
+    cast(round(x) + c)  =  round(max(low - c, min(x, high - c))) + c      the ends are whole numbers"""
+    whole = f.intrinsic("lrint", _cut(f, value, target, added), type=value.type.of("i32"))
+    moved = f.op("add", whole, constant(whole.type, added)) if added else whole
+    return f.convert("trunc", moved, register_type(target).element)
+
+
+def _cut(f: Function, value: Value, target: str, added: int = 0) -> Value:
+    """Return vectors of float32 cut to what `added` takes into the range of short integers, by comparisons,
+    of which a NaN is no part and becomes 0 in that range; LLVM's own conversion would take numbers one by one."""
+    low, high = (constant(value.type, end - added) for end in limits(target))
     if not is_unsigned(target):
-        value = f.select(f.compare("fcmp ord", value, value), value, constant(value.type, 0))
+        value = f.select(f.compare("fcmp ord", value, value), value, constant(value.type, -added))
     value = f.select(f.compare("fcmp ogt", value, low), value, low)
-    value = f.select(f.compare("fcmp olt", value, high), value, high)
-    return f.convert("fptosi", value, "i32")
+    return f.select(f.compare("fcmp olt", value, high), value, high)
 
 
 def _encodable(f: Function, value: Value, source: str, target: str) -> Value:
