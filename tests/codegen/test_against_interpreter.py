@@ -242,21 +242,26 @@ def test_casts_out_of_range_saturate() -> None:
 
 @pytest.mark.parametrize("target", ["int8", "uint8", "int16", "uint16"])
 @pytest.mark.parametrize("added", [0, 30, -128, 70000.0, 0.5])
-def test_what_is_rounded_and_cast_is_an_even_half_and_saturates(target: str, added: float) -> None:
+@pytest.mark.parametrize("cut", [None, (-3, 100), (0, 127), (5, 9), (-1e6, 0.5)])
+def test_what_is_rounded_and_cast_is_an_even_half_and_saturates(
+    target: str, added: float, cut: tuple[float, float] | None
+) -> None:
     limits = np.iinfo(target)
     ends = [end - added + d for end in (limits.min, limits.max) for d in (-1.5, -1, -0.5, -0.25, 0, 0.25, 0.5, 1, 1.5)]
     special = [np.nan, np.inf, -np.inf, 1e30, -1e30, 2.0**31, -(2.0**31), 0.5, 1.5, -0.5, -2.5, -0.0, 0.1, 7]
     x = np.array([*ends, *special], np.float32)
-    expected = np.nan_to_num(np.rint(x) + np.float32(added), nan=0, posinf=1e30, neginf=-1e30).clip(
-        limits.min, limits.max
-    )
+    sums = (np.rint(x) if cut is None else np.rint(x).clip(*cut)) + np.float32(added)
+    expected = np.nan_to_num(sums, nan=0, posinf=1e30, neginf=-1e30).clip(limits.min, limits.max)
     for lanes in (4, 8, 16):
         a, y, i = Buffer("a", "float32", len(x)), Buffer("y", target, len(x)), Var("i")
         index = Ramp(i * lanes, const(1), lanes)
         whole = Call("round", [Load(a, [index])])
-        sums = Binary("+", whole, Broadcast(const(added, "float32"), lanes))
+        if cut is not None:
+            low, high = (Broadcast(const(end, "float32"), lanes) for end in cut)
+            whole = Binary("min", Binary("max", whole, low), high)
+        moved = Binary("+", whole, Broadcast(const(added, "float32"), lanes))
         loop = For(
-            i, const(0), const(len(x) // lanes), "serial", Store(y, index, Cast(target, sums if added else whole))
+            i, const(0), const(len(x) // lanes), "serial", Store(y, index, Cast(target, moved if added else whole))
         )
         got = np.zeros(len(x), target)
         run_native(program("c", (a, y), loop), [x, got])

@@ -18,10 +18,15 @@ class Dot:
     features: tuple[str, str]
     latency: float
 
+    @property
+    def is_exact(self) -> bool:
+        return self.sums == "int32"
+
 
 PAIRS = Dot(2, "bfloat16", "bfloat16", "float32", ("avx512bf16", ""), 6.5)  # vdpbf16ps
 QUADS = Dot(4, "uint8", "int8", "int32", ("avx512vnni", "avxvnni"), 5.5)  # vpdpbusd, whose sums are exact
-ALL = (PAIRS, QUADS)
+WORDS = Dot(2, "int16", "int16", "int32", ("", "avx2"), 5.5)  # vpmaddwd and an addition, which in 64 bytes take turns
+ALL = (PAIRS, QUADS, WORDS)
 
 
 def of_data(dtype: str | None) -> Dot | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
 
-from renorm.core.dots import PAIRS, QUADS, Dot
+from renorm.core.dots import PAIRS, QUADS, WORDS, Dot
 from renorm.core.host import host_cache_bytes, host_cpu
 from renorm.core.target import Target
 
@@ -193,7 +193,7 @@ def _of(target: Target) -> Machine:
         caches,
         Level(inf, core.memory),
         MatrixUnit() if target.has_tiles else None,
-        (*[PAIRS] * pairs, *[QUADS] * target.has_dot(QUADS)),
+        (*[PAIRS] * pairs, *(dot for dot in (QUADS, WORDS) if target.has_dot(dot))),
     )
 
 

@@ -21,7 +21,7 @@ from renorm.ops.schedules import blocks, dot_weights
 from renorm.passes.context import Context
 
 # What is computed in 32 bits, whose lanes blocks have
-_DTYPES = ("float32", "float16", "bfloat16", "int32", "uint8")
+_DTYPES = ("float32", "float16", "bfloat16", "int32", "uint8", "int16")
 
 
 @dataclass(frozen=True)

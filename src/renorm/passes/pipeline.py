@@ -37,15 +37,16 @@ from renorm.passes import (
 )
 from renorm.passes.algorithms import ChooseAlgorithms
 from renorm.passes.around_batch_norms import JoinBatchNorms
-from renorm.passes.byte_products import KeepBlocks, MultiplyBytes, ReadBytes, ScaleByReciprocals
 from renorm.passes.common_subexpressions import ShareCommon
 from renorm.passes.constants import FixStaticOperands, FoldConstants
 from renorm.passes.context import Context, Pass, check_keep
 from renorm.passes.dead_code import RemoveDeadCode
+from renorm.passes.dot_products import KeepBlocks, ReadHeld, ScaleByReciprocals, SumNeighbours
 from renorm.passes.filled_channels import FillChannels
 from renorm.passes.fuse import Fuse, OneNodePerKernel
 from renorm.passes.held_integers import HoldIntegers
 from renorm.passes.layouts import ChooseLayouts
+from renorm.passes.litert import FollowLiteRT
 from renorm.passes.mixed_precision import ChoosePrecision, arithmetic
 from renorm.passes.norm_fates import Ledger
 from renorm.passes.partition import ClaimGroups, KeepUnits
@@ -84,12 +85,13 @@ IN_KERNELS = (
 # Passes towards kernels.
 KERNELS: list[tuple[int, Pass]] = [
     (0, FixStaticOperands(opens=True)),
+    (0, FollowLiteRT()),
     (0, TakeStepsApart()),
     (0, ApplyRules((*unpack.RULES, *split_variadic.RULES))),
     (2, JoinBatchNorms()),
     (2, ApplyRules(flattened_products.RULES)),
     (2, RemoveDeadCode()),  # views, beside which patterns would find other readers
-    (3, MultiplyBytes()),
+    (3, SumNeighbours()),
     (2, ApplyRules(IN_KERNELS)),
     (2, MultiplyIntegers()),
     (1, FoldConstants()),
@@ -100,7 +102,7 @@ KERNELS: list[tuple[int, Pass]] = [
     (3, StatisticsOfTiles()),
     (3, ShareCommon()),  # the same weight, transformed for several
     (3, KeepBlocks()),
-    (3, ReadBytes()),
+    (3, ReadHeld()),
     (3, ScaleByReciprocals()),
     (0, RemoveDeadCode()),
     (0, OneNodePerKernel()),

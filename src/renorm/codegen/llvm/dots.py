@@ -1,7 +1,7 @@
 """Tensorized loops over accumulators in registers to instructions that sum products of neighbours (`core.dots`).
 
     zero       C[j] = 0                                       a register is cleared
-    product    C[j] += A[p] * B[j, p]                         j of 4, 8 or 16; p of 2: vdpbf16ps, of 4: vpdpbusd
+    product    C[j] += A[p] * B[j, p]                         j of 4, 8, 16; p of 2 (vdpbf16ps, vpmaddwd), 4 (vpdpbusd)
     taps       C[j] += A[p, j] * B[j, p]                      the same, of numbers that are turned before
 
 C is any buffer that no matrix unit holds; of scope register, it stays in one. In A and B, p runs over neighbours, and
@@ -21,14 +21,22 @@ from renorm.codegen.llvm.memory import Storage
 from renorm.codegen.llvm.nests import count, factors_of, first, is_zero, nest, slopes_of
 from renorm.codegen.llvm.ssa import I32, Function, Value, constant, vector
 from renorm.codegen.llvm.types import register_type
-from renorm.core.dots import PAIRS, QUADS, Dot
+from renorm.core.dots import PAIRS, QUADS, WORDS, Dot
 from renorm.expr.nodes import Expr, Load, Ramp, as_expr
-from renorm.expr.rewrite import depends_on
+from renorm.expr.rewrite import depends_on, same
 from renorm.tir.nodes import Buffer, For, Store
 
 LANES = (4, 8, 16)  # of 32 bits in a register
-# By LLVM: its name, of what its operands are vectors, and how many of these a lane has
-_INTRINSICS = {PAIRS: ("avx512bf16.dpbf16ps", "bfloat", 2), QUADS: ("avx512.vpdpbusd", "i8", 4)}
+_ELEMENTS = {PAIRS: "bfloat", QUADS: "i8", WORDS: "i16"}  # of what LLVM's operands are vectors
+_SUMS = {PAIRS: "avx512bf16.dpbf16ps", QUADS: "avx512.vpdpbusd"}
+_PRODUCTS = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}  # of WORDS, by lanes; sums are added
+
+
+def _stays(store: Store) -> bool:
+    """Return whether a store is C[i] = C[i]: what is left of products of integers with 0, which stands for what is
+    beyond a last row or vector."""
+    e = store.value
+    return isinstance(e, Load) and e.source is store.buffer and same(e.indices[0], store.index)
 
 
 class Dots:
@@ -45,6 +53,8 @@ class Dots:
         slopes = None if store is None else slopes_of(store.index, loops)
         if store is None or slopes is None or slopes[loops[0].var] != 1 or lanes not in LANES:
             return False
+        if _stays(store):
+            return True
         is_start = len(loops) == 1 and is_zero(store.value)
         if is_start and self._dots and store.buffer.dtype in {dot.sums for dot in self._dots}:
             value = constant(register_type(store.buffer.dtype, lanes), 0)
@@ -65,22 +75,26 @@ class Dots:
         if found is None or len(loops) != 2 or count(loops[1]) != dot.count:
             return None
         either = (found, found[::-1]) if dot.data == dot.weight else (found,)
-        lanes, own = count(loops[0]), (dot.count, 1)
-        sides = next((x for x in either if self._is(x[0], loops, (0, 1)) and self._is(x[1], loops, own)), None)
-        if sides is not None:
+        lanes = count(loops[0])
+        moves = (0, 1), (1, lanes)  # of data: spread, and turned
+        forms = ((x, m) for x in either for m in moves if self._is(x[0], loops, m))
+        sides, move = next((f for f in forms if self._is(f[0][1], loops, (dot.count, 1))), (None, None))
+        if sides is None:
+            return None
+        if move == moves[0]:
             shared = self._held(sides[0], loops, dot.count, dot)
             a = self._f.splat(self._f.pure(f"bitcast {shared.typed} to i32", I32, shared), lanes)
-        elif self._is(found[0], loops, (1, lanes)) and self._is(found[1], loops, own):
-            sides, turned = found, [p * lanes + j for j in range(lanes) for p in range(dot.count)]
-            a = self._f.shuffle(self._held(sides[0], loops, dot.count * lanes, dot), turned)
         else:
-            return None
+            rows = self._held(sides[0], loops, dot.count * lanes, dot)
+            a = self._f.shuffle(rows, [p * lanes + j for j in range(lanes) for p in range(dot.count)])
         b = self._held(sides[1], loops, dot.count * lanes, dot)
         c = self._x.memory.load(*self._sums(loops, store), None)
-        name, element, parts = _INTRINSICS[dot]
-        t = vector(element, parts * lanes)
+        t = vector(_ELEMENTS[dot], dot.count * lanes)
         a, b = (x if x.type == t else self._f.pure(f"bitcast {x.typed} to {t}", t, x) for x in (a, b))
-        call = f"call {c.type} @llvm.x86.{name}.{32 * lanes}({c.typed}, {a.typed}, {b.typed})"
+        if dot not in _SUMS:
+            product = f"call {c.type} @llvm.x86.{_PRODUCTS[lanes]}({a.typed}, {b.typed})"
+            return self._f.op("add", c, self._f.pure(product, c.type, a, b))
+        call = f"call {c.type} @llvm.x86.{_SUMS[dot]}.{32 * lanes}({c.typed}, {a.typed}, {b.typed})"
         return self._f.pure(call, c.type, c, a, b)
 
     def _is(self, e: Expr, loops: Sequence[For], moves: tuple[int, int]) -> bool:

@@ -16,6 +16,7 @@ from renorm.codegen.llvm.memory import Memory
 from renorm.codegen.llvm.ssa import I32, I64, Function, Value, constant, constants, poison, vector
 from renorm.codegen.llvm.stored_types import held
 from renorm.core import dtypes
+from renorm.core.conversion import limits
 from renorm.core.errors import InternalError
 from renorm.core.linear import Form
 from renorm.core.spans import fits_int32
@@ -99,8 +100,8 @@ class Expressions:
                 condition = self.f.splat(self.value(e.condition), e.lanes)
                 return self.f.select(condition, self._spread(e.then, e.lanes), self._spread(e.otherwise, e.lanes))
             case Cast() if (found := _rounded(e)) is not None:
-                x, added = found
-                return types.rounded(self.f, self.value(x), added, e.dtype)
+                x, added, ends = found
+                return types.rounded(self.f, self.value(x), added, ends, e.dtype)
             case Cast():
                 return types.cast(self.f, self.value(e.a), e.a.dtype, e.dtype)
             case Load():
@@ -332,16 +333,24 @@ def _is_costly(e: Expr) -> bool:
 _EXACT = 1 << 16  # below which sums of what counts and whole numbers are exact in float32
 
 
-def _rounded(e: Cast) -> tuple[Expr, int] | None:
-    """Return x and a whole number c where `e` is vectors of round(x) + c, float32, as integers of fewer bits."""
+def _rounded(e: Cast) -> tuple[Expr, int, tuple[int, int]] | None:
+    """Return x, c, and between which ends it is cut, where `e` is vectors of round(x) + c, float32, as integers of
+    fewer bits. Ends are those of the integers less c, or such as lie between these."""
     if e.lanes == 1 or e.a.dtype != "float32" or not types.is_short(e.dtype):
         return None
-    match e.a:
-        case Call(name="round", args=(x,)):
-            return x, 0
-        case Binary(op="+", a=Call(name="round", args=(x,)), b=Broadcast(value=Const(value=c))) if abs(
-            c
-        ) < _EXACT and c == int(c):
-            return x, int(c)
+    x, added, (low, high) = e.a, 0, limits(e.dtype)
+    if isinstance(x, Binary) and x.op == "+" and (c := _whole(x.b)) is not None:
+        x, added, low, high = x.a, c, low - c, high - c
+    while isinstance(x, Binary) and x.op in ("min", "max") and (end := _whole(x.b)) is not None and low <= end <= high:
+        x, low, high = x.a, max(low, end) if x.op == "max" else low, min(high, end) if x.op == "min" else high
+    match x:
+        case Call(name="round", args=(of,)) if low <= -added <= high:  # a NaN becomes 0 in the end
+            return of, added, (low, high)
         case _:
             return None
+
+
+def _whole(e: Expr) -> int | None:
+    """Return the whole number that lanes are; None where they are none that is exact in any sum."""
+    c = e.value.value if isinstance(e, Broadcast) and isinstance(e.value, Const) else None
+    return int(c) if c is not None and abs(c) < _EXACT and c == int(c) else None

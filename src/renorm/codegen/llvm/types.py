@@ -88,7 +88,7 @@ def cast(f: Function, value: Value, source: str, target: str) -> Value:
         return f.convert("fptrunc" if target == "float32" and source == "float64" else "fpext", value, element)
     if from_float:
         if source != "float64" and value.type.lanes > 1 and is_short(target):
-            return f.convert("trunc", f.convert("fptosi", _cut(f, value, target), "i32"), element)
+            return f.convert("trunc", f.convert("fptosi", _cut(f, value, limits(target)), "i32"), element)
         name = "fptoui.sat" if is_unsigned(target) else "fptosi.sat"
         return f.intrinsic(name, value, type=value.type.of(element))
     if to_float:
@@ -108,21 +108,22 @@ def is_short(dtype: str) -> bool:
     return not dtypes.is_float(dtype) and not dtypes.is_stored(dtype) and 1 < register_type(dtype).bits < 32
 
 
-def rounded(f: Function, value: Value, added: int, target: str) -> Value:
-    """round(value) + added as integers of dtype target, value a vector of float32: one instruction rounds and converts.
+def rounded(f: Function, value: Value, added: int, ends: tuple[int, int], target: str) -> Value:
+    """round(value) + added as integers of dtype target, value a vector of float32 that is cut to the ends, which are
+    integers less what is added: one instruction rounds and converts. A NaN becomes 0.
 
-    cast(round(x) + c)  =  round(max(low - c, min(x, high - c))) + c      the ends are whole numbers"""
-    whole = f.intrinsic("lrint", _cut(f, value, target, added), type=value.type.of("i32"))
+    cast(max(low, min(round(x), high)) + c)  =  round(max(low, min(x, high))) + c"""
+    whole = f.intrinsic("lrint", _cut(f, value, ends, -added), type=value.type.of("i32"))
     moved = f.op("add", whole, constant(whole.type, added)) if added else whole
     return f.convert("trunc", moved, register_type(target).element)
 
 
-def _cut(f: Function, value: Value, target: str, added: int = 0) -> Value:
-    """Return vectors of float32 cut to what `added` takes into the range of short integers, by comparisons,
-    of which a NaN is no part and becomes 0 in that range; LLVM's own conversion would take numbers one by one."""
-    low, high = (constant(value.type, end - added) for end in limits(target))
-    if not is_unsigned(target):
-        value = f.select(f.compare("fcmp ord", value, value), value, constant(value.type, -added))
+def _cut(f: Function, value: Value, ends: tuple[float, float], nothing: float = 0) -> Value:
+    """Return vectors of float32 cut to whole numbers of at most 16 bits, and `nothing` for a NaN; by comparisons, since
+    LLVM's own conversion takes numbers one by one."""
+    low, high = (constant(value.type, end) for end in ends)
+    if nothing != ends[0]:
+        value = f.select(f.compare("fcmp ord", value, value), value, constant(value.type, nothing))
     value = f.select(f.compare("fcmp ogt", value, low), value, low)
     return f.select(f.compare("fcmp olt", value, high), value, high)
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from math import prod
 
 from renorm import te
-from renorm.core.dots import QUADS
+from renorm.core.dots import Dot
 from renorm.core.dtypes import itemsize
 from renorm.core.machine import Machine
 from renorm.core.target import Target
@@ -110,8 +110,8 @@ def _over_channels(
     s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int, statistics: Statistics | None
 ) -> te.IterVar:
     """Vectors of channels; gives the loop over strips."""
-    if cpu_dots.taken(main, target) is not None:
-        return _over_taps(s, main, tail, target, lanes, statistics)
+    if (dot := cpu_dots.taken(main, target)) is not None:
+        return _over_taps(s, main, tail, target, lanes, statistics, dot)
     n, block, *spatial, lane = list(s[tail].op.axis)
     is_half = main.op.reduce_axis[0].extent == tiles.HALF == lanes // 2
     registers = target.vector_registers
@@ -140,17 +140,23 @@ def _over_channels(
 
 
 def _over_taps(
-    s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int, statistics: Statistics | None
+    s: te.Schedule,
+    main: te.Tensor,
+    tail: te.Tensor,
+    target: Target,
+    lanes: int,
+    statistics: Statistics | None,
+    dot: Dot,
 ) -> te.IterVar:
-    """Vectors of channels, each lane the sum of quads of taps of a row; gives the loop over strips.
+    """Vectors of channels, each lane the sum of neighbours in a row; gives the loop over strips.
 
-    out[R rows] += turned x[row + tap, pixel .. pixel + 4] * w[tap]      x [4 pixels, 16 channels] is turned once for
-                                                                         all rows whose windows it is in
+    out[R rows] += turned x[row + tap, pixel .. pixel + n] * w[tap]      x [n pixels, channels] is turned once for all
+                                                                         rows whose windows it is in
     """
     n, block, *spatial, lane = list(s[tail].op.axis)
     axis = -min(2, len(spatial))
     tile = choose_tile(main, axis, target.vector_registers)
-    height = max(1, rows_per_strip(main, lanes, itemsize(QUADS.data)) // tile) * tile
+    height = max(1, rows_per_strip(main, lanes, itemsize(dot.data)) // tile) * tile
     strips, rows = _strips(s, tail, spatial, height)
     around, within = s[tail].split([*rows, spatial[-1]][axis], factor=tile)
     loops = [around, spatial[-1]] if rows else [around]
@@ -160,8 +166,8 @@ def _over_taps(
     n, channel, *spatial = list(s[main].op.axis)
     depth, *taps = list(s[main].op.reduce_axis)
     tiled = spatial.pop(axis)
-    cpu_dots.taps_loops(s, main, [n, *spatial, depth, *taps[:-1]], [tiled], channel, taps[-1])
-    _unroll(s, main, taps[:-1], tile * taps[-1].extent // QUADS.count)
+    cpu_dots.taps_loops(s, main, [n, *spatial, depth, *taps[:-1]], [tiled], channel, taps[-1], dot)
+    _unroll(s, main, taps[:-1], tile * taps[-1].extent // dot.count)
     return order[-1]
 
 

@@ -2,9 +2,9 @@
 
     accumulators[pixel][vector of channels] += x[pixel, n*k + p] (n neighbours, spread) * w[k, channels, p] (a vector)
 
-where p runs over n: pairs of bfloat16, quads of bytes (`core.dots`). Weights lie so, too: for n neighbours of what is
-summed over, all channels of a vector, n and n. Everything else is as for float32: tiles, padding that is left out,
-tails, and transposed convolutions.
+where p runs over n: pairs of bfloat16 or of 16 bits, quads of bytes (`core.dots`). Weights lie so, too: for n
+neighbours of what is summed over, all channels of a vector, n and n. Everything else is as for float32: tiles, padding
+that is left out, tails, and transposed convolutions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from renorm import te
-from renorm.core.dots import QUADS, Dot
+from renorm.core.dots import Dot
 from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, dot_weights
@@ -67,10 +67,11 @@ def taps_loops(
     unrolled: Sequence[te.IterVar],
     lane: te.IterVar,
     row: te.IterVar,
+    dot: Dot,
 ) -> None:
-    """The same loops of channels that are convolved by themselves: quads are taps of a `row` of the window."""
-    quad, tap = s[sums].split(row, factor=QUADS.count)
-    s[sums].reorder(*around, quad, *unrolled, lane, tap)
-    for axis in (quad, *unrolled):
+    """The same loops of channels that are convolved by themselves: neighbours are taps of a `row` of the window."""
+    steps, tap = s[sums].split(row, factor=dot.count)
+    s[sums].reorder(*around, steps, *unrolled, lane, tap)
+    for axis in (steps, *unrolled):
         s[sums].unroll(axis)
     s[sums].tensorize(lane)

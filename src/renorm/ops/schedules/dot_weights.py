@@ -4,8 +4,9 @@
     vectors   [channels / v, ..., summed / nk, k, v, n]     v of a vector register; without k where data has no blocks
     taps      [channels / v, summed, ..., row / n, v, n]    where data has no blocks, or each channel is by itself
 
-n neighbours of what is summed over lie side by side: pairs of bfloat16, quads of bytes (`core.dots`). Everything else
-about a kernel says its schedule: `cpu_matrix` where weights lie in panels, `cpu_dots` where they lie in vectors.
+n neighbours of what is summed over lie side by side: pairs of bfloat16 or of 16 bits, quads of bytes (`core.dots`).
+Everything else about a kernel says its schedule: `cpu_matrix` where weights lie in panels, `cpu_dots` where they lie in
+vectors.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def held(node: Node, index: int, data: Layout | None, target: Target) -> Blockin
         summed = 1  # whole blocks of channels, or the unit does not take them
     if axis is None or weight is None or not is_static(weight.shape):
         return None
-    if dot is dots.QUADS and node.op.scheduled_as == "convolution" and is_blocked == (groups > 1):
-        return taps(static(weight.shape), groups, data.lanes, target)
+    if dot.is_exact and node.op.scheduled_as == "convolution" and is_blocked == (groups > 1):
+        return taps(static(weight.shape), groups, data.lanes, target, dot)
     if summed is None:
         return None
     channels, depth, *window = static([weight.shape[axis], weight.shape[summed], *weight.shape[2:]])
@@ -100,16 +101,16 @@ def vectors(
     return Blocking(((summed, lanes // dot.count), *inner) if lanes else inner, axis, dot.weight)
 
 
-def taps(shape: Sequence[int], groups: int, lanes: int, target: Target) -> Blocking | None:
-    """Return how memory holds weights for quads of taps side by side, of channels that are convolved by themselves, in
-    blocks, or of few that lie in no blocks; None where channels fill no vectors, or rows of a window no quads. lanes:
-    of the blocks of channels of the data."""
+def taps(shape: Sequence[int], groups: int, lanes: int, target: Target, dot: Dot) -> Blocking | None:
+    """Return how memory holds weights for taps side by side, of channels that are convolved by themselves, in blocks,
+    or of few that lie in no blocks; None where channels fill no vectors, or rows of a window no neighbours. lanes: of
+    the blocks of channels of the data."""
     (channels, depth, *_, row), width = shape, target.lanes(4)
-    if channels < width or row % dots.QUADS.count:
+    if channels < width or row % dot.count:
         return None
     if groups > 1 and (depth > 1 or groups != channels or channels % width or lanes != width):
         return None
-    return Blocking(((0, width), (len(shape) - 1, dots.QUADS.count)), 0)
+    return Blocking(((0, width), (len(shape) - 1, dot.count)), 0)
 
 
 def factors(main: te.Tensor) -> tuple[Expr, Blocking, Dot] | None:

@@ -26,6 +26,8 @@ from renorm.targets import find
 
 BYTES = "llvm -mcpu=cascadelake"  # without pairs
 BOTH = "llvm -mcpu=znver4"
+WORDS = "llvm -mcpu=haswell"  # pairs of 16 bits
+TARGETS = "llvm", WORDS
 
 
 @st.composite
@@ -66,8 +68,8 @@ def test_convolutions_are_sums_of_integers(case: tuple[Graph, Any, Any]) -> None
     assert w is not None
     depth, row = static((w.shape[1], w.shape[-1]))
     is_taken = depth > 8 or (row > 2 and spread == 1)  # blocks of channels, nearly full, or rows of quads
-    (got,) = renorm.compile(g).run(x)
-    np.testing.assert_array_equal(got, expected)
+    for target in TARGETS:
+        np.testing.assert_array_equal(renorm.compile(g.copy(), target=target).run(x)[0], expected)
     made = pipeline.optimize(g, target=find(BYTES))[0]
     assert ("byte_conv" in [n.op.name for n in made.nodes]) == is_taken, text
 
@@ -114,8 +116,8 @@ def lanewise(draw: st.DrawFn) -> tuple[Graph, Any, Any]:
 @settings(max_examples=60, deadline=None)
 def test_channels_by_themselves_are_sums_of_integers(case: tuple[Graph, Any, Any]) -> None:
     g, x, expected = case
-    (got,) = renorm.compile(g).run(x)
-    np.testing.assert_array_equal(got, expected)
+    for target in TARGETS:
+        np.testing.assert_array_equal(renorm.compile(g.copy(), target=target).run(x)[0], expected)
 
 
 @given(
@@ -139,18 +141,22 @@ def test_matrices_are_sums_of_integers(
     x = g.input("a", kind, a.shape)
     z = zero if is_known else g.input("z", kind, ())
     g.outputs = [ops.matmul_integer(x, b, z)]
-    (got,) = renorm.compile(g).run(a, *([] if is_known else [zero]))
-    np.testing.assert_array_equal(got, (a.astype(np.int64) - int(zero)) @ b)
-    assert "byte_matmul" in [n.op.name for n in pipeline.optimize(g, target=find(BYTES))[0].nodes]
+    for target in TARGETS:
+        (got,) = renorm.compile(g.copy(), target=target).run(a, *([] if is_known else [zero]))
+        np.testing.assert_array_equal(got, (a.astype(np.int64) - int(zero)) @ b)
+    for target, name in ((BYTES, "byte_matmul"), (WORDS, "word_matmul")):
+        assert name in [n.op.name for n in pipeline.optimize(g.copy(), target=find(target))[0].nodes]
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
 @pytest.mark.parametrize("made", [blocks, branches])
-def test_quantized_convolutions_are_those_of_onnx_runtime(made: Any, kind: Any) -> None:
+@pytest.mark.parametrize("target", TARGETS)
+def test_quantized_convolutions_are_those_of_onnx_runtime(made: Any, kind: Any, target: str) -> None:
     net = made(kind)
     model, x = net.model(["d"]), net.data()
     for level in (2, 3):
-        (got,), (wanted,) = renorm.compile(model, opt_level=level).run(x), onnx_runtime.run(model, x)
+        (got,) = renorm.compile(model, opt_level=level, target=target).run(x)
+        (wanted,) = onnx_runtime.run(model, x)
         apart = np.abs(got.astype(int) - wanted.astype(int))
         assert apart.max() <= (1 if made is branches else 0)  # what is joined is rounded twice
         assert apart.mean() < 0.02
@@ -158,10 +164,11 @@ def test_quantized_convolutions_are_those_of_onnx_runtime(made: Any, kind: Any) 
 
 @pytest.mark.parametrize("kind", STATED)
 @pytest.mark.parametrize("precision", ["exact", "fast"])
-def test_networks_that_state_what_is_quantized(kind: str, precision: str) -> None:
+@pytest.mark.parametrize("target", TARGETS)
+def test_networks_that_state_what_is_quantized(kind: str, precision: str, target: str) -> None:
     model, x = stated(*STATED[kind])
     (expected,) = onnx_runtime.run(onnx_runtime.session(model, rewrites=False), x)
-    (got,) = renorm.compile(model, precision=precision).run(x)
+    (got,) = renorm.compile(model, precision=precision, target=target).run(x)
     apart = np.abs(got - expected) / np.float32(0.04)
     assert apart.max() < 1.01
     assert (apart > 0.01).mean() < 0.01
@@ -234,6 +241,19 @@ def test_rows_are_filled_where_extents_decide_pads(auto_pad: str, odd: int) -> N
     assert [(n.op.name, n.op.values["group"]) for n in convs] == [("byte_conv", n) for n in (1, 16, 1)]
 
 
+def test_words_are_left_to_tiles_and_floats_where_these_are_faster() -> None:
+    """Of convolutions that may be rounded those that Winograd's tiles are for, and channels by themselves."""
+    model, _ = stated(*STATED["images"])
+    names = [n.op.name for n in pipeline.optimize(renorm.read(model), target=find(WORDS))[0].nodes]
+    assert "word_conv" in names
+    for window, group, taken in (((3, 3), 1, True), ((3, 3), 16, False), ((1, 1), 1, True)):
+        g = Graph("one")
+        x = g.input("x", "uint8", (1, 16, 9, 9))
+        g.outputs = [ops.conv_integer(x, np.ones((16, 16 // group, *window), np.int8), group=group)]
+        names = [n.op.name for n in pipeline.optimize(g, target=find(WORDS))[0].nodes]
+        assert ("word_conv" in names) == taken  # these may not be rounded
+
+
 def test_weights_that_are_no_bytes_are_left_to_floats() -> None:
     g = Graph("one")
     w = np.zeros((32, 16, 1, 1), np.uint8)
@@ -242,13 +262,14 @@ def test_weights_that_are_no_bytes_are_left_to_floats() -> None:
     assert "byte_conv" not in [n.op.name for n in pipeline.optimize(g, target=find(BYTES))[0].nodes]
 
 
-@pytest.mark.parametrize("target", [BYTES, BOTH, "llvm -mcpu=sapphirerapids", "llvm -mcpu=alderlake"])
+@pytest.mark.parametrize("target", [BYTES, BOTH, WORDS, "llvm -mcpu=sapphirerapids", "llvm -mcpu=alderlake"])
 def test_code_has_the_instruction(target: str) -> None:
     g = Graph("one")
     x = g.input("x", "uint8", (1, 64, 9, 9))
     g.outputs = [ops.conv_integer(x, np.ones((32, 64, 3, 3), np.int8), np.uint8(3), pads=(1, 1, 1, 1))]
     module = renorm.compile(g, target=target)
-    assert any("vpdpbusd" in module.kernel(group.name).asm for group in module.graph.groups)
+    wanted = "vpmaddwd" if target == WORDS else "vpdpbusd"
+    assert any(wanted in module.kernel(group.name).asm for group in module.graph.groups)
 
 
 @pytest.mark.skipif(not {"avx512vl", "avx512_vnni"} <= host_flags(), reason="this CPU does not have AVX512-VNNI")

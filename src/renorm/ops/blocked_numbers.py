@@ -1,4 +1,4 @@
-"""Bytes copied to blocks of channels."""
+"""Small integers copied to blocks of channels."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from renorm.graph.attributes import Int
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import INJECTIVE, OpDef, Reject, Sample
-from renorm.graph.types import Operand, f32, u8
+from renorm.graph.types import Operand, f32, i16, u8
 
 
-class BlockedBytes(OpDef):
+class BlockedNumbers(OpDef):
     """y[n, c] = x[n, c] for c < C, and 0 for others of `channels`: a copy that may lie in blocks of channels, which x
     does not."""
 
-    signature = "x: u8[N, C, *S] -> y: u8[...]"
+    signature = "x: T[N, C, *S] -> y: T[...]"
+    types = {"T": ("uint8", "int16")}
     fusion = INJECTIVE
     scheduled_as = "injective"
     channels = Int(at_least=1)
@@ -49,5 +50,6 @@ class BlockedBytes(OpDef):
         Sample(u8[1, 24, 3, 5].between(0, 255), channels=32),
         Sample(u8[2, 16, 9].between(0, 255), channels=16),
         Sample(u8[0, 3, 2], channels=4),
+        Sample(i16[1, 3, 5, 7], channels=8),
     ]
     rejects = [Reject(f32[2, 3, 5], channels=16, because="x is float32")]
