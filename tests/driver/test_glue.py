@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -167,7 +168,11 @@ def test_what_is_no_extent_in_one_call() -> None:
     module = renorm.compile(source, threads=1)
     assert isinstance(module, OpenModule)
     rows = np.sort(RNG.uniform(1, 2.9, 50).astype(np.float32))
-    agrees(source, *({"x": x} for x in (rows, -rows, rows[:2], 30 * rows, np.array([0.5], np.float32))), module=module)
+    calls = [{"x": x} for x in (rows, -rows, rows[:2], 30 * rows, np.array([0.5], np.float32))]
+    agrees(source, *calls, module=module)
+    for n in (1, 3):  # of which conditions make numbers of counts
+        known = renorm.compile(source, shapes={"x": (n,)}, threads=1)
+        agrees(source, *({"x": np.full(n, v, np.float32)} for v in (0.3, 1.4, 2.2, -0.5, -1.5, 9, -9)), module=known)
     with pytest.raises(InvalidInput, match="expected float32"):
         module.run(rows.astype(np.float64))
 
@@ -256,6 +261,82 @@ def slow() -> tuple[GluedModule, Array]:
     return glued(model(SLOW, {n: np.array([k + 1]) for k, n in enumerate(("one", "two", "three"))})), RNG.uniform(
         0, 2, (1, 40, 2000)
     ).astype(np.float32)
+
+
+# of a batch images that fulfil a condition, which may be none, and of these a part that data cut out
+KEPT = """g (float[N, 3, 8, 6] x) => (float[K, 5, H, W] y, float[K] s) <int64[2] axes = {2, 3}, float zero = {0}> {
+    c = Conv<pads = [1, 1, 1, 1]>(x, w) f = Relu(c)
+    e = ReduceMean<axes = [1, 2, 3], keepdims = 0>(x) up = Greater(e, zero) kept = Compress<axis = 0>(f, up)
+    m = ReduceMean<axes = [0, 2, 3], keepdims = 0>(f) a = Mul(m, four) r = Ceil(a) n = Cast<to = 7>(r)
+    b = Slice(n, l0, l2) begin = Min(b, most) past = Add(begin, l1) end = Neg(past)
+    part = Slice(kept, begin, end, axes)
+    v = Conv<pads = [PADS]>(part, u) g1 = Relu(v) y = InstanceNormalization(g1, scale, bias)
+    s = ReduceMean<axes = [1, 2, 3], keepdims = 0>(y) }"""
+
+
+def kept(pads: str = "1, 1, 1, 1", most: int = 2) -> onnx.ModelProto:
+    held = {"w": floats(4, 3, 3, 3), "u": floats(5, 4, 3, 3), "scale": floats(5), "bias": floats(5)}
+    held |= {"four": np.array([4, 1, 0.5, 2], np.float32)} | {f"l{k}": np.array([k]) for k in range(3)}
+    return model(KEPT.replace("PADS", pads), held, most=np.array([most]))
+
+
+def test_a_batch_of_which_none_is_left() -> None:
+    source = kept()
+    module = agrees(source, *({"x": s * np.abs(floats(n, 3, 8, 6))} for n in (1, 3, 2, 5, 0) for s in (0.3, -0.3)))
+    assert kernels(module).count("conv") == 2
+    shapes = [m.inputs[0].shape for m in module.parts["g.compiled1.Conv_14"]]
+    assert not any(isinstance(d, int) for d in (shapes[-1][0], *shapes[-1][2:]))  # one module for what comes later
+
+
+def test_calls_of_several_threads_that_compile_what_comes() -> None:
+    source = kept()
+    session, draws = onnx_runtime.session(source), [np.random.default_rng(k) for k in range(24)]
+    calls = [(r.normal(size=(k % 5, 3, 8, 6)) * (0.1 + 0.3 * (k % 7))).astype(np.float32) for k, r in enumerate(draws)]
+    expected = [onnx_runtime.run(session, x) for x in calls]
+    module = glued(source)
+    with ThreadPoolExecutor(6) as pool:
+        for got, wanted in zip(pool.map(module.run, calls), expected):
+            for a, b in zip(got, wanted):
+                assert a.shape == b.shape
+                np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_an_error_names_where_it_is() -> None:
+    module, x = glued(kept("0, 0, 0, 0", most=3)), np.abs(floats(2, 3, 8, 6))
+    module.run(x / 100)
+    with pytest.raises(InvalidInput, match=r"Conv_14(.|\n)*axis 3"):
+        module.run(100 * x)
+    ratios = np.array([1.5, -2, 1, 1], np.float32)
+    with pytest.raises(InvalidInput, match=r"Loop 'Loop_1', round 1.*node 'Resize_1': resize: scales"):
+        renorm.compile(model(LOOP), threads=1).run(b=ratios, x=floats(6, 5))
+
+
+# no node of the body can be compiled before it runs
+HOST_ALONE = """g (float[3] a, float[2] s) => (float[2] v, float[N, H, W] y) {
+    m = ReduceMax<keepdims = 0>(a) i = Cast<to = 7>(m)
+    v, y = Loop(i, , s) <body = round (int64 k, bool c, float[2] t) => (bool d, float[2] u, float[H, W] z) {
+        d = Identity(c) u = Identity(t) z = Resize<mode = "nearest">(image, , t) }> }"""
+
+
+def test_a_part_that_only_the_host_runs(tmp_path: Path) -> None:
+    source = model(HOST_ALONE, image=floats(2, 3))
+    module: Any = renorm.compile(source, threads=1)
+    calls = [((1, 2, 2), (1, 1)), ((3, 0, 1), (2, 1.5)), ((1, 1, 1), (1.4, 4))]
+    agrees(source, *({"a": np.array(a, np.float32), "s": np.array(s, np.float32)} for a, s in calls), module=module)
+    (inner,) = (m for modules in module.parts.values() for m in modules if isinstance(m, GluedModule))
+    assert [*inner.parts] == ["g.Loop_2.body.host0"]
+    assert not inner.report.kernels
+    with pytest.raises(InvalidInput, match=r"not compiled(.|\n)*the host runs 1 node,"):
+        module.save(tmp_path / "m.renorm")
+
+
+def test_another_process_runs_what_this_one_compiled() -> None:
+    module, x = glued(behind()), floats(1, 3, 8, 8) / 4
+    expected = module.run(x)
+    child = os.fork()
+    if not child:
+        os._exit(0 if all(map(np.array_equal, module.run(x), expected)) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_time_limit() -> None:

@@ -355,7 +355,7 @@ def test_a_state_that_does_not_fit_its_program_is_noticed(tmp_path: Path) -> Non
     state = [held.state[0][:-4], *held.state[1:]]
     assert not isinstance(held.weights, Memory)
     parts = (held.program, held.walker, held.objects, [held.weights], held.externals)
-    artifact.write(tmp_path / "bad.renorm", *parts, state)
+    artifact.store(tmp_path / "bad.renorm", artifact.encoded(*parts, state))
     with pytest.raises(InvalidArtifact, match=r"state a_m f32\[3\] has 8 bytes, not 12"):
         renorm.load(tmp_path / "bad.renorm")
 

@@ -158,7 +158,9 @@ def test_other_machines(saved, monkeypatch):
     m, path = saved
 
     def write(machine: Machine) -> None:
-        artifact.write(path, replace(m.program, machine=machine), m._walker, m._objects, m._weights.arrays)
+        artifact.store(
+            path, artifact.encoded(replace(m.program, machine=machine), m._walker, m._objects, m._weights.arrays)
+        )
 
     write(Machine("aarch64", "neoverse-n1"))
     with pytest.raises(InvalidArtifact, match="this machine is x86_64, expected aarch64"):
@@ -267,7 +269,7 @@ def test_any_program_survives_the_file(program, tmp_path, walker):
         program = replace(program, steps=(Step("k", 0, arguments),))
     path = tmp_path / "p.renorm"
     program = replace(program, machine=replace(program.machine, features=()))
-    artifact.write(path, program, walker, [walker], [np.empty(0, np.uint8)])
+    artifact.store(path, artifact.encoded(program, walker, [walker], [np.empty(0, np.uint8)]))
     held = artifact.read(path)
     assert held.program == program
     assert held.objects == (walker,)
@@ -371,7 +373,7 @@ def test_a_digest_names_one_artifact(saved, tmp_path):
     assert artifact.inspect(path, digest)[0].digest == digest
     good = path.read_bytes()
     other = replace(m.program, name="other")
-    artifact.write(path, other, m._walker, m._objects, m._weights.arrays)
+    artifact.store(path, artifact.encoded(other, m._walker, m._objects, m._weights.arrays))
     for read in (load, artifact.inspect):
         with pytest.raises(InvalidArtifact, match="is another artifact than the one asked for"):
             read(path, digest=digest)

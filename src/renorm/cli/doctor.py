@@ -18,6 +18,7 @@ from renorm.core import system
 from renorm.core import target as targets
 from renorm.core.limits import Limits
 from renorm.frontends.diagnosis import ASSUMPTIONS, KEY, Diagnosis
+from renorm.frontends.outline import Hosted
 
 _PACKAGES = ("numpy", "llvmlite", "onnx", "ml-dtypes", "onnxruntime", "openvino", "torch")
 
@@ -35,10 +36,15 @@ def command(model: Path | None, limits: Limits) -> output.Outcome:
 def _model(path: Path, limits: Limits) -> output.Outcome:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is found is printed below
-        graph = renorm.read(path, limits=limits)
-    norms = sum(n.op.is_normalization for n in graph.nodes)
-    found: tuple[Diagnosis, ...] = graph.metadata.get(KEY, ())
-    assumed: tuple[str, ...] = graph.metadata.get(ASSUMPTIONS, ())
+        try:
+            graphs = [renorm.read(path, limits=limits)]
+        except Hosted:
+            from renorm.driver.compile import planned  # the compiler, which most need not
+
+            graphs = [g for part in planned(path, limits=limits)[0] for g in part.sources]
+    norms = sum(n.op.is_normalization for g in graphs for n in g.nodes)
+    found: list[Diagnosis] = [d for g in graphs for d in g.metadata.get(KEY, ())]
+    assumed: list[str] = [a for g in graphs for a in g.metadata.get(ASSUMPTIONS, ())]
     for (kind, fix), alike in groupby(sorted(found, key=_rank), lambda d: (d.kind, d.fix)):
         of_kind = list(alike)
         output.line(f"{kind}: {len(of_kind)} of {norms} norms")
@@ -46,10 +52,10 @@ def _model(path: Path, limits: Limits) -> output.Outcome:
             output.line(f"  {d.node}: {d.problem}")
         output.line(f"  do: {fix}")
     if not found:
-        output.line(f"{graph.name}: {norms} norms, nothing looks wrong")
+        output.line(f"{path.name if len(graphs) > 1 else graphs[0].name}: {norms} norms, nothing looks wrong")
     for assumption in assumed:
         output.line(f"assumption: {assumption}")
-    data = {"norms": norms, "diagnoses": [asdict(d) for d in found], "assumptions": [*assumed]}
+    data = {"norms": norms, "diagnoses": [asdict(d) for d in found], "assumptions": assumed}
     return output.Outcome(data, 1 if found else 0)
 
 

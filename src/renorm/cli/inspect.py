@@ -11,18 +11,15 @@ from typing import Any
 
 import click
 
-import renorm
 from renorm.cli import network, output
 from renorm.cli.options import FILE, bound, compiling, model, trusting, verb
 from renorm.core.errors import InvalidInput
 from renorm.core.files import replacing
 from renorm.core.inputs import format_elements
-from renorm.core.limits import Limits
-from renorm.driver import foretold
-from renorm.driver.compile import analyze
-from renorm.frontends.outline import Hosted, Outline
+from renorm.driver.compile import planned
+from renorm.driver.host_part import named
+from renorm.driver.planned import PlannedPart
 from renorm.graph import drawing
-from renorm.graph.ir import Graph
 from renorm.runtime import artifact
 from renorm.runtime.program import Program
 from renorm.runtime.report import NormRecord, Report
@@ -62,22 +59,16 @@ def command(
 ) -> output.Outcome:
     """Prints ops, kernels and memory of MODEL (a model or a .renorm), and of each normalization its fate, where it went
     and why, its error (~: estimated), how much weights grew, and how many times they fit into float16."""
-    sources, graphs, reports, held, outline = list[Graph](), list[Graph](), list[Report](), None, None
+    held, parts, plan = None, list[PlannedPart](), None
     if model.suffix == ".renorm":
         held = _Held(*artifact.programs(model, **trust))
         report = Report.of_parts([p.report for p in held.programs]) if held.plan else held.programs[0].report
     else:
         network.refuse_trust(model, trust)
-        try:
-            sources = [renorm.read(model, shapes=options.pop("shapes"), inputs=bound, limits=options["limits"])]
-        except Hosted as error:
-            if (outline := error.outline) is None:
-                raise
-            sources = _pieces(outline, options["limits"])
         options.pop("threads")
-        analyzed = [analyze(source, **options) for source in sources]
-        graphs, reports = [graph for graph, _ in analyzed], [report for _, report in analyzed]
-        report = reports[0] if outline is None else Report.of_parts(reports)
+        parts, plan = planned(model, inputs=bound, **options)
+        report = Report.of_parts([p.report for p in parts]) if plan else parts[0].report
+    sources, graphs = [g for p in parts for g in p.sources], [g for p in parts for g in p.graphs]
     if draw:
         if len(graphs) != 1:
             what = "is an artifact" if held else f"runs in {len(graphs)} parts"
@@ -85,27 +76,32 @@ def command(
         drawn = drawing.text(graphs[0], draw.suffix).encode()
         with replacing(draw) as file:
             file.write(drawn)
-    ops = Counter(n.op.name for source in sources for n in source.nodes)
-    if sources:
-        name = sources[0].name if outline is None else outline.plan.name
-        output.line(f"{name}: {ops.total()} nodes, {len(report.kernels)} kernels")
-    for source in sources if outline is None else ():
+    ops = Counter(n.op.name for p in parts for n in p.nodes)
+    if parts:
+        output.line(f"{plan.name if plan else parts[0].name}: {ops.total()} nodes, {len(report.kernels)} kernels")
+    for source in sources if plan is None else ():
         for side, values in (("input", source.inputs), ("output", source.outputs)):
             for v in values:
                 output.line(f"  {side} {v.name}: {v.type}{format_elements(v.deciding)}")
-    if outline is not None:
-        for v in outline.plan.inputs:
-            output.line(f"  input {v}")
-        output.line(f"  it runs in {len(sources)} parts: {outline.plan.obstacle.splitlines()[0]}")
-        rows = [(s.name, len(s.nodes), len(r.kernels)) for s, r in zip(sources, reports)]
-        output.table("parts", ("part", "nodes", "kernels"), rows)
+    if plan is not None:
+        for side, specs in (("input", plan.inputs), ("output", plan.results)):
+            for v in specs:
+                output.line(f"  {side} {v}")
+        output.line(f"  it runs in {len(parts)} parts: {plan.obstacle.splitlines()[0]}")
+        rows = [
+            (p.name, p.by or "its types are known once the network runs", len(p.nodes), len(p.report.kernels), _ops(p))
+            for p in parts
+        ]
+        output.table("parts", ("part", "run by", "nodes", "kernels", "ops"), rows)
+        for why in dict.fromkeys(p.why for p in parts if p.why):
+            output.line(f"the host runs {', '.join(p.name for p in parts if p.why == why)}, because {why}")
     if held:
         for line in held.lines():
             output.line(line)
     output.table("ops", ("op", "nodes"), ops.most_common())
     norms_table(report.norms)
     settings = [s for source in sources for s in settings_of(source)]
-    if sources:
+    if parts:
         settings_table(settings, convention)
     near = [(n.name, n.kind, n.reason, ", ".join(n.nodes)) for n in report.near_norms]
     output.table("nearly normalizations, left in pieces", ("node", "resembles", "reason", "nodes"), near)
@@ -135,19 +131,17 @@ def command(
     for graph in graphs if with_graph else ():
         output.line(str(graph))
     data: dict[str, Any] = {"ops": dict(ops), "report": report.to_json()} | (held.to_json() if held else {"state": []})
-    if sources:
+    if plan is not None:
+        data |= {"parts": [p.to_json() for p in parts], "obstacle": plan.obstacle}
+    if parts:
         data["batch_norms"] = [
             s.to_json() | ({convention: s.translated(convention)} if convention else {}) for s in settings
         ]
     return output.Outcome(data | ({"graph": "\n".join(map(str, graphs))} if with_graph and graphs else {}))
 
 
-def _pieces(outline: Outline, limits: Limits) -> list[Graph]:
-    """Return the pieces of a network of which the types are known before it runs, and say which are not."""
-    found = [*foretold.graphs(outline, limits)]
-    for name in (name for name, graph in found if graph is None):
-        output.line(f"{name}: its types are known once the network runs")
-    return [graph for _, graph in found if graph is not None]
+def _ops(part: PlannedPart) -> str:
+    return named([f"{op} {n}" if n > 1 else op for op, n in Counter(n.op.name for n in part.nodes).most_common()])
 
 
 @dataclass(frozen=True)
@@ -162,7 +156,7 @@ class _Held:
     def to_json(self) -> dict[str, Any]:
         first = self.programs[0]
         results = [str(s) for s in first.results] if self.plan is None else [name for name, _ in self.plan.outputs]
-        parts = {} if self.plan is None else {"parts": self.plan.names}
+        parts = {} if self.plan is None else {"parts": [{"name": name} for name in self.plan.names]}
         return parts | {
             "digest": self.header.digest,
             "is_signed": self.header.is_signed,
@@ -181,7 +175,7 @@ class _Held:
             f"  digest {self.header.digest}, {'signed' if self.header.is_signed else 'not signed'}",
         ]
         if self.plan is not None:
-            lines.append(f"  it runs in {len(self.plan.parts)} parts: {self.plan.obstacle.splitlines()[0]}")
+            lines.append(f"  it runs in {len(self.plan.names)} parts: {self.plan.obstacle.splitlines()[0]}")
         lines += [f"  requires {', '.join(first.machine.features)}"] if first.machine.features else []
         lines += [f"  {side[:-1]} {text}" for side in ("inputs", "outputs") for text in said[side]]
         lines += [f"  state {text}" for text in said["state"]]

@@ -4,19 +4,16 @@ code.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from renorm import targets
-from renorm.core import system
 from renorm.core.collector import collection_put_off
 from renorm.core.dims import Sym, format_facts, is_static, symbols_of
-from renorm.core.dtypes import PRECISIONS
 from renorm.core.errors import (
     InvalidArtifact,
     InvalidExpression,
@@ -27,7 +24,6 @@ from renorm.core.errors import (
     InvalidTarget,
     OperandError,
     RenormError,
-    UnsupportedOp,
     UserCodeError,
 )
 from renorm.core.floating import standard_environment
@@ -41,9 +37,12 @@ from renorm.driver import bounds, checks, state, undecided
 from renorm.driver import cache as caches
 from renorm.driver.assemble import assemble
 from renorm.driver.background import Specializer
-from renorm.driver.host_part import LONGEST, NAMED, named
+from renorm.driver.glue import glued
+from renorm.driver.hosted import HostedModule
 from renorm.driver.kernels import Compiler, Progress, machine_for, walker
 from renorm.driver.module import AnyReadings, CompiledGpuModule, CompiledModule, OpenModule, SpecializingModule
+from renorm.driver.options import Options, options_of
+from renorm.driver.planned import CODE, PlannedModule, PlannedPart, planned_parts
 from renorm.driver.readings import Readings
 from renorm.driver.weights import SharedConstants
 from renorm.frontends import exported, read
@@ -58,10 +57,9 @@ from renorm.passes import pipeline
 from renorm.passes.aliasing import alias_values
 from renorm.passes.constants import FixStaticOperands
 from renorm.passes.context import Context, check_keep
-from renorm.runtime.checks import Check
 from renorm.runtime.openmp import ParallelRegion
 from renorm.runtime.report import KernelRecord, Report
-from renorm.runtime.state import State
+from renorm.runtime.steps import Plan
 
 
 def compile(
@@ -136,8 +134,6 @@ def _decided(
         except Hosted as error:
             if error.outline is None or train_state:
                 raise
-            from renorm.driver.hosted import HostedModule  # most networks are one graph
-
             own = replace(options, shared=options.shared or SharedConstants(), is_final=_is_final(model, options))
             return HostedModule(error.outline, lambda piece: _decided(piece, own), options.threads, options.limits)
 
@@ -277,19 +273,7 @@ def _glued(
     error: RenormError,
     is_counted: bool = True,
 ) -> SpecializingModule:
-    """Return the module of a network of which the host computes what no kernel is told. error: the network is no one
-    program. is_counted: what data decide may be extents. Raises UnsupportedOp where there is none."""
-    if whole is not None and is_counted and not isinstance(error, Undecided):
-        undecided.require(whole, is_open=False)
-    counted = sorted(counted_symbols(source))
-    found = [line if len(line) <= LONGEST else f"{line[:LONGEST]} ..." for line in str(error).splitlines()]
-    facts = [f"data decide {named(counted)}"] * bool(counted) + found[:NAMED]
-    facts += [f"and {len(found) - NAMED} more lines"] * (len(found) > NAMED)
-    why = UnsupportedOp(f"{source.name} does not compile where what data decide is open", facts)
-    if whole is None or options.state or options.specializations:
-        raise why from error
-    from renorm.driver.glue import glued  # most networks need none
-
+    """Return what `driver.glue` makes of a network. whole: before it was cut at counts."""
     own = replace(options, shared=options.shared or SharedConstants())
 
     def beginning(graph: Graph) -> CompiledModule | SpecializingModule | None:
@@ -306,61 +290,9 @@ def _glued(
         except _CLOSED:
             return None
 
-    def piece(of: Typed) -> CompiledModule | SpecializingModule:
-        return _decided(of, own)
-
-    more = options.is_final, is_counted
-    return glued(_with_operands(whole), beginning, piece, options.threads, options.limits, why, *more)
-
-
-def options_of(
-    target: str | Target = "llvm",
-    opt_level: int = 3,
-    keep: Sequence[str] = (),
-    threads: int | ParallelRegion | None = None,
-    verify: bool = False,
-    precision: str = "fast",
-    progress: Progress | None = None,
-    limits: Limits = DEFAULT,
-) -> Options:
-    """Return what `compile` is asked for with these arguments. Raises InvalidInput, InvalidTarget."""
-    if opt_level not in (0, 1, 2, 3):
-        raise InvalidInput(f"opt_level is {opt_level!r}", ["known: 0, 1, 2, 3"])
-    if precision not in PRECISIONS:
-        raise InvalidInput(f"precision is {precision!r}", [f"known: {', '.join(map(repr, PRECISIONS))}"])
-    chosen = targets.find(target)
-    system.require(chosen)
-    return Options(chosen, opt_level, keep_names(keep), verify, threads, progress, precision, limits=limits)
-
-
-def keep_names(keep: Sequence[str]) -> tuple[str, ...]:
-    """`keep` and what the environment variable RENORM_KEEP adds to it, each once."""
-    given = [keep] if isinstance(keep, str) else keep
-    return tuple(
-        dict.fromkeys((*given, *(k.strip() for k in os.environ.get("RENORM_KEEP", "").split(",") if k.strip())))
+    return glued(
+        source, whole and _with_operands(whole), own, beginning, partial(_decided, options=own), error, is_counted
     )
-
-
-@dataclass(frozen=True)
-class Options:
-    """The request to `compile`."""
-
-    target: Target
-    level: int
-    keep: tuple[str, ...]
-    verify: bool
-    threads: int | ParallelRegion | None = None
-    progress: Progress | None = None
-    precision: str = "fast"
-    without: tuple[str, ...] = ()  # passes that are left out; see verified.UNSEEN
-    state: State | None = None  # the last inputs of the graph, and what its last outputs become
-    checked: bool = False
-    checks: tuple[Check, ...] = ()  # of which the graph has outputs
-    specializations: int = 0
-    shared: SharedConstants | None = None  # of modules for other extents of the same network
-    limits: Limits = DEFAULT
-    device: int = 0
-    is_final: bool = True  # nothing more will be told of extents of inputs before a run
 
 
 def optimized(source: Graph, sizes: Mapping[str, int], options: Options) -> tuple[Graph, Report]:
@@ -391,23 +323,42 @@ def optimized(source: Graph, sizes: Mapping[str, int], options: Options) -> tupl
 def analyze(
     model: Any,
     *,
-    target: str | Target = "llvm",
-    opt_level: int = 3,
     shapes: Mapping[str, Sequence[Stated]] | None = None,
     inputs: Mapping[str, Any] | None = None,
-    keep: Sequence[str] = (),
-    verify: bool = False,
-    precision: str = "fast",
-    limits: Limits = DEFAULT,
+    **others: Any,
 ) -> tuple[Graph, Report]:
     """Compile without generating code: return the graph after the passes, cut into kernels, and the report as
     `compile` gives it but for memory and times.
 
-    Extents that `shapes` does not fix are symbolic. Arguments and errors are those of `compile`.
+    Extents that `shapes` does not fix are symbolic. others: target, opt_level, keep, verify, precision, limits.
+    Arguments and errors are those of `compile`.
     """
-    source = cut(_with_operands(read(model, shapes=shapes, inputs=inputs, limits=limits)))
-    options = Options(targets.find(target), opt_level, keep_names(keep), verify, precision=precision, limits=limits)
+    options = options_of(runs=False, **others)
+    source = cut(_with_operands(read(model, shapes=shapes, inputs=inputs, limits=options.limits)))
     return optimized(source, {}, options)
+
+
+def planned(
+    model: Any,
+    *,
+    shapes: Mapping[str, Sequence[Stated]] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    **others: Any,
+) -> tuple[list[PlannedPart], Plan | None]:
+    """Return what `compile` would make of a model, without code: its parts, and the plan by which they run; one part,
+    and None, where it is one program. Arguments and errors are those of `analyze`."""
+    options = replace(options_of(runs=False, **others), is_planned=True)
+    try:
+        source = read(model, shapes=shapes, inputs=inputs, limits=options.limits)
+    except Hosted:
+        source = None
+    if source is None or any(True for node in _with_operands(source).nodes for _ in undecided_operands(node)):
+        made = _decided(model, options, shapes, inputs)
+        if isinstance(made, HostedModule):
+            return list(planned_parts(made)), made.plan
+    assert source is not None
+    graph, report = analyze(source, **others)
+    return [PlannedPart(source.name, CODE, source.nodes, (source,), (graph,), report)], None
 
 
 @standard_environment()
@@ -419,7 +370,7 @@ def specialize(
     if options.checked:
         source = source.copy(sizes)
         options = replace(options, checks=checks.add(source, len(options.state or ())))
-    if options.verify:
+    if options.verify and not options.is_planned:
         from renorm.driver.verified import unseen, verified  # what compares arrays, most compile without
 
         fixed = source.copy(sizes)
@@ -450,7 +401,11 @@ def _specialized(
     cache = caches.default()
     counts = stages(graph)
     compiler = Compiler(graph, options.target, cache, options.progress or silent)
-    compiler.lower()
+    if not options.is_planned or counted_symbols(graph):  # which not every kernel can be told
+        compiler.lower()
+    if options.is_planned:
+        compiler.check()
+        return PlannedModule(source, graph, report)
     clock.stop("schedule")
     kernels, code = compiler.compile()
     native_entry = walker(machine, cache)
@@ -520,12 +475,12 @@ def _opened(
         raise InvalidTarget("kernels for GPUs are made for known extents")
     network = settled(source)
     graph = network.graph
-    if not network.typical:
+    if not network.typical and not counted_symbols(source):
         return specialize(graph, {}, options, before)
     if options.checked:
         graph = graph.copy()
         options = replace(options, checks=checks.add(graph, len(options.state or ())))
-    if options.verify:
+    if options.verify and not options.is_planned:
         from renorm.driver.verified import unseen, verified  # what compares arrays, most compile without
 
         return verified(

@@ -15,6 +15,7 @@ from renorm.core.limits import DEFAULT, Limits
 from renorm.core.tolerance import Tolerance
 from renorm.driver.compile import compile
 from renorm.driver.draws import Draw
+from renorm.driver.hosted import HostedModule
 from renorm.driver.module import CompiledModule, SpecializingModule
 from renorm.driver.runners import fit
 from renorm.frontends import read, tflite
@@ -65,7 +66,10 @@ def first_diverging_node(
 
 
 def compiled_graph(module: CompiledModule | SpecializingModule, inputs: Mapping[str, Array]) -> Graph:
-    """Return what passes made of a network, whose extents may be open, for inputs of these shapes."""
+    """Return what passes made of a network, whose extents may be open, for inputs of these shapes; one of which the
+    host computes a part as it was read."""
+    if isinstance(module, HostedModule):
+        return module.graph
     return (module.specialized(**inputs) if isinstance(module, SpecializingModule) else module).graph
 
 

@@ -7,7 +7,7 @@ after     k: f32[m0, 8]          -> y: f32[m0]
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from renorm.core.dims import Dim, Sym, symbols_of
@@ -15,9 +15,8 @@ from renorm.core.errors import LimitExceeded, OutOfMemory, RenormError
 from renorm.core.limits import Limits
 from renorm.core.stated import Declared
 from renorm.frontends.outline import Hosted, Outline, Types
-from renorm.graph.ir import Graph
 from renorm.runtime.program import TensorSpec
-from renorm.runtime.steps import Along, Body, Choice, Rounds, Whole, parts_of
+from renorm.runtime.steps import Along, Body, Choice, Rounds, Whole
 
 Type = tuple[str, tuple[Dim, ...]]  # dtype and shape
 _FLAG, _NUMBER = ("bool", ()), ("int64", ())
@@ -39,25 +38,6 @@ class Foretold:
     def of(cls, outline: Outline, limits: Limits, first: Sequence[TensorSpec] | None = None) -> Foretold:
         """Read the pieces of a network, one after the other. first: what the first of them gives, if that is known."""
         return _Reader(outline, limits, first).told
-
-
-def graphs(outline: Outline, limits: Limits) -> Iterator[tuple[str, Graph | None]]:
-    """Yield the name of each piece of a network, and of each piece of these, with its graph for the types that are told
-    of it; None where only calls tell."""
-    told = Foretold.of(outline, limits)
-    for number in (n for step in outline.plan.steps for n in parts_of(step)):
-        piece, types = outline.pieces[number], told.types.get(number)
-        if not piece.part.outputs:
-            continue
-        if types is None and number != outline.first:
-            yield piece.part.name, None
-            continue
-        try:
-            yield piece.part.name, piece.read(types, {}, limits)
-        except Hosted as error:
-            if error.outline is None:
-                raise
-            yield from ((f"{piece.part.name}/{name}", graph) for name, graph in graphs(error.outline, limits))
 
 
 class _Reader:

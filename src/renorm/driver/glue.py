@@ -20,9 +20,12 @@ from renorm.core.dims import Symbol, extents_among, symbols_of
 from renorm.core.errors import InvalidInput, RenormError, UnsupportedOp
 from renorm.core.inputs import given_symbols
 from renorm.core.limits import Limits
-from renorm.driver.host_part import HostPart, is_extents, spec
+from renorm.core.stated import Declared, Undecided
+from renorm.driver.host_part import LONGEST, NAMED, HostPart, is_extents, named, spec
 from renorm.driver.hosted import HostedModule
+from renorm.driver.options import Options
 from renorm.driver.pieces import Compiled, CompiledPiece
+from renorm.driver.undecided import require
 from renorm.frontends.outline import Piece, Typed, Types
 from renorm.graph.counting import cut
 from renorm.graph.counts import counted_symbols, counts_of, given_inputs
@@ -33,7 +36,6 @@ from renorm.ops.shared.recurrent import OverTime
 from renorm.passes.dead_code import discard_dead
 from renorm.runtime import threads as teams
 from renorm.runtime.artifact import Encoded
-from renorm.runtime.openmp import ParallelRegion
 from renorm.runtime.piecewise import PiecewiseModule
 from renorm.runtime.rounds import Runner
 from renorm.runtime.signing import Key
@@ -47,7 +49,7 @@ class GluedModule(HostedModule):
 
     source: the network. parts: what runs after its beginning, in order: nodes, and whether they are compiled. early:
     the graph of the beginning, and first its module; None where there is nothing to compute. compiled: makes the
-    module of a piece. why: why it is no one program.
+    module of a piece. why: why it is no one program. later: names of parts that are compiled for what comes.
     """
 
     def __init__(
@@ -57,11 +59,10 @@ class GluedModule(HostedModule):
         first: Compiled | None,
         parts: Sequence[tuple[bool, list[Node]]],
         compiled: Callable[[Typed], Compiled],
-        threads: int | ParallelRegion | None,
-        limits: Limits,
+        options: Options,
         why: str,
     ):
-        plans, runners = list[Part](), list[Runner]()
+        plans, runners, limits = list[Part](), list[Runner](), options.limits
         if first is not None:
             part = Part(f"{source.name}.start", _names(early.inputs), _names(early.outputs))
             beginning = CompiledPiece(Piece(part, lambda *_: early), compiled, limits)
@@ -72,18 +73,23 @@ class GluedModule(HostedModule):
             v.data = np.array(v.data)  # the file may change until they are needed
         for number, (is_compiled, nodes) in enumerate(parts):
             inputs, outputs = _between(source, nodes)
-            name = f"{source.name}.{'compiled' if is_compiled else 'host'}{number}"
+            name = f"{source.name}.{f'compiled{number}.{nodes[0].name}' if is_compiled else f'host{number}'}"
             part = Part(name, _names(inputs), _names(outputs))
             plans.append(part)
             if is_compiled:
-                runners.append(CompiledPiece(Piece(part, _reader(part, nodes, outputs)), compiled, limits))
+                piece = CompiledPiece(Piece(part, _reader(part, nodes, outputs)), compiled, limits)
+                runners.append(piece)
+                if options.is_planned:
+                    types = {v.name: Declared(v.name, v.dtype, v.shape) for v in inputs}
+                    piece.first = compiled(Typed(piece.piece, types))
             else:
                 runners.append(HostPart(name, nodes, inputs, outputs, limits))
         steps, results = tuple(map(Whole, range(len(plans)))), tuple(map(spec, source.outputs))
         outputs = tuple((v.name, v.name) for v in source.outputs)
         plan = Plan(source.name, tuple(map(spec, source.inputs)), tuple(plans), steps, outputs, why, results)
-        self._source = source
-        PiecewiseModule.__init__(self, plan, runners, teams.resolve(threads), limits)
+        self._source, late = source, plans[len(plans) - len(parts) :]
+        self.later = frozenset(p.name for p, (is_compiled, _) in zip(late, parts) if is_compiled)
+        PiecewiseModule.__init__(self, plan, runners, teams.resolve(options.threads), limits)
 
     @property
     def graph(self) -> Graph:
@@ -101,32 +107,41 @@ class GluedModule(HostedModule):
             self.obstacle,
             *(line for r in self._runners if isinstance(r, HostPart) for line in r.report.diagnoses),
         ]
-        raise InvalidInput(f"{self.name} has parts that are not compiled", facts)
+        raise InvalidInput(f"{self.name} has parts that are not compiled", facts, "compile the model where it runs")
 
 
 def glued(
-    network: Graph,
+    source: Graph,
+    network: Graph | None,
+    options: Options,
     compile: Callable[[Graph], Compiled | None],
     piece: Callable[[Typed], Compiled],
-    threads: int | ParallelRegion | None,
-    limits: Limits,
-    why: UnsupportedOp,
-    is_final: bool,
+    error: RenormError,
     is_counted: bool = True,
 ) -> GluedModule:
     """Return the module of a network, as much of which as can be is compiled before anything is computed by the host.
 
-    network: of whose operands those are constants that follow from numbers. compile: the module of its beginning, where
-    counts are not cut yet; None where it needs numbers. piece: of a piece. is_final: nothing more will be told of its
-    inputs. is_counted: what data decide may be extents. Raises `why` where products would come behind what the host
-    computes, and more may be told; and where there is no such module.
+    source: the network, cut at counts. network: of whose operands those are constants that follow from numbers; None
+    where it cannot be had. compile: the module of its beginning, where counts are not cut yet; None where it needs
+    numbers. piece: of a piece. error: why it is no one program. is_counted: what data decide may be extents. Raises
+    UnsupportedOp where products would come behind what the host computes, and more may be told of inputs; and where
+    there is no such module. Raises Undecided where elements of inputs have to be known.
     """
+    if network is not None and is_counted and not isinstance(error, Undecided):
+        require(network, is_open=False)
+    counted = sorted(counted_symbols(source))
+    found = [line if len(line) <= LONGEST else f"{line[:LONGEST]} ..." for line in str(error).splitlines()]
+    facts = [f"data decide {named(counted)}"] * bool(counted) + found[:NAMED]
+    facts += [f"and {len(found) - NAMED} more lines"] * (len(found) > NAMED)
+    why = UnsupportedOp(f"{source.name} does not compile where what data decide is open", facts)
+    if network is None or options.state or options.specializations:
+        raise why from error
 
     def beginning(most: int) -> tuple[_Early, Compiled | None] | None:
         early = _Early.of(network, most)
         if not early.late:  # the whole network, which does not compile
             return None
-        if not is_final and any(early.is_late(n) and _is_slow(n) for n in network.nodes):
+        if not options.is_final and any(early.is_late(n) and _is_slow(n) for n in network.nodes):
             return None
         made = compile(early.graph) if early.graph.outputs else None
         return None if made is None and early.graph.outputs else (early, made)
@@ -137,7 +152,7 @@ def glued(
         low = high = 0
     if (found := beginning(high)) is None:
         if (found := beginning(0) if high else None) is None:
-            raise why
+            raise why from error
         while high - low > 1:
             middle = (low + high) // 2
             if (better := beginning(middle)) is None:
@@ -146,7 +161,7 @@ def glued(
                 low, found = middle, better
     early, first = found
     parts = _parts([n for n in network.nodes if early.is_late(n)])
-    return GluedModule(network, early.graph, first, parts, piece, threads, limits, str(why))
+    return GluedModule(network, early.graph, first, parts, piece, options, str(why))
 
 
 @dataclass(frozen=True)

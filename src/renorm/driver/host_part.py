@@ -36,7 +36,7 @@ class HostPart:
     """
 
     def __init__(self, name: str, nodes: Sequence[Node], given: Sequence[Value], made: Sequence[Value], limits: Limits):
-        self.name, self._nodes, self._given, self._made, self._limits = name, nodes, given, made, limits
+        self.name, self.nodes, self._given, self._made, self._limits = name, nodes, given, made, limits
         self._cancels, self._counted = 0, count(1)
         last = {v: n for n in nodes for v in (*n.outputs, *n.inputs) if v is not None and v not in made}
         self._dead: dict[Node, list[Value]] = {n: [] for n in nodes}  # what nobody reads once a node is computed
@@ -70,9 +70,10 @@ class HostPart:
     def report(self) -> Report:
         """No kernels: which nodes run here, and what became of norms."""
         why = "the host runs it: data decide extents that no kernel is told"
-        norms = [NormRecord(n.name, n.op.name, "kept", (), why) for n in self._nodes if n.op.is_normalization]
-        names = named([f"{n.op.name} {n.name!r}" for n in self._nodes])
-        said = f"{self.name}: the host runs {len(self._nodes)} nodes, by the references of their ops: {names}"
+        norms = [NormRecord(n.name, n.op.name, "kept", (), why) for n in self.nodes if n.op.is_normalization]
+        names = named([f"{n.op.name} {n.name!r}" for n in self.nodes])
+        many = f"{len(self.nodes)} node{'s' * (len(self.nodes) > 1)}"
+        said = f"{self.name}: the host runs {many}, by the references of their ops: {names}"
         return Report(norms=norms, diagnoses=[said])
 
     def cancel(self) -> None:
@@ -93,7 +94,7 @@ class HostPart:
         begun, deadline = self._cancels, None if timeout is None else time.monotonic() + timeout
         env = {v: interpret.widen(np.asarray(a)) for v, a in zip(self._given, given, strict=True)}
         env |= self._elements(env)
-        for node in self._nodes:
+        for node in self.nodes:
             if self._cancels != begun:
                 raise Cancelled(f"a run of {self.name} was cancelled")
             if deadline is not None and time.monotonic() >= deadline:

@@ -55,13 +55,6 @@ class HostedModule(PiecewiseModule, SpecializingModule):
         plan = replace(outline.plan, results=told.outputs or ())
         PiecewiseModule.__init__(self, plan, made, teams.resolve(threads), limits)
 
-    run = PiecewiseModule.run
-    __call__ = PiecewiseModule.run
-    inputs = PiecewiseModule.inputs
-    outputs = PiecewiseModule.outputs
-    report = PiecewiseModule.report
-    state = PiecewiseModule.state
-
     @property
     def graph(self) -> Graph:
         raise InvalidInput(f"{self.name} is no one graph", [self.obstacle], "look at the modules in parts")

@@ -95,6 +95,13 @@ class Compiler:
             self._tell("schedule", i, of)
             self._found.append(self._group(group))
 
+    def check(self) -> None:
+        """Raise InvalidLoops where no code is made of what was lowered here."""
+        from renorm.tir.verify import verify  # what comes from the cache has no loops
+
+        for kernel in self._kernels.values():
+            verify(kernel, self._machine)
+
     def compile(self) -> tuple[Kernels, CodeRecord]:
         """Find or make the code. Raises what codegen.kernels.compile_kernel raises."""
         wanted = [s for s, _ in self._found]

@@ -12,7 +12,7 @@ from renorm.core.limits import DEFAULT, Limits
 from renorm.core.stated import Stated
 from renorm.core.target import Target
 from renorm.driver import bounds
-from renorm.driver.compile import keep_names
+from renorm.driver.options import keep_names
 from renorm.frontends import read, vocabulary, write, write_reversibly
 from renorm.passes import pipeline, selection
 from renorm.runtime.report import Report

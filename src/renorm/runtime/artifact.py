@@ -151,22 +151,6 @@ class Header:
     changed: int
 
 
-def write(
-    path: str | os.PathLike[str],
-    program: Program,
-    walker: bytes,
-    objects: Sequence[bytes],
-    weights: Sequence[Bytes],
-    externals: Sequence[bytes] = (),
-    state: Sequence[bytes] = (),
-    key: Key | None = None,
-) -> str:
-    """Writes an artifact, signed where there is a private key, and returns its digest. weights: in parts. The file at
-    `path` is either the old one or the whole new one, whatever happens. Raises InvalidArtifact where it cannot be
-    written."""
-    return store(path, encoded(program, walker, objects, weights, externals, state, key))
-
-
 def encoded(
     program: Program,
     walker: bytes,
@@ -176,7 +160,7 @@ def encoded(
     state: Sequence[bytes] = (),
     key: Key | None = None,
 ) -> Encoded:
-    """Return what `write` writes."""
+    """Return an artifact, signed where there is a private key. weights: in parts."""
     spans, data = list[Span](), bytearray()
     for blob in (walker, *objects, *externals, *state):
         data += bytes(align(len(data)) - len(data))
@@ -221,7 +205,8 @@ def _sealed(said: Manifest | PlanManifest, data: bytes, weights: Sequence[Bytes]
 
 
 def store(path: str | os.PathLike[str], made: Encoded) -> str:
-    """Write an artifact to a file, as `write` does."""
+    """Write an artifact to a file, and return its digest. The file at `path` is either the old one or the whole new
+    one, whatever happens. Raises InvalidArtifact where it cannot be written."""
     try:
         with replacing(path) as file:
             for blob in made.blobs:
@@ -242,7 +227,7 @@ def read(
     """Reads an artifact and checks that this machine can run it.
 
     verify: also check the weights, which reads all of them once; without it they are read as they are needed.
-    digest: what `write` returned: no other artifact is read. key: a public key: only what its owner signed is read.
+    digest: what `store` returned: no other artifact is read. key: a public key: only what its owner signed is read.
     mapped: whether weights stay in the file; without it they are read at once, and the file may change from here on.
     held: where it begins in a file that holds several, and its size; 0: it is all of the file.
     Whether the program contradicts itself is Module's to check.
@@ -312,29 +297,21 @@ def is_plan(path: str | os.PathLike[str], held: tuple[int, int] = (0, 0)) -> boo
 
 def inspect(
     path: str | os.PathLike[str], digest: str | None = None, key: Key | None = None, held: tuple[int, int] = (0, 0)
-) -> tuple[Header, Manifest]:
-    """Return header and manifest of a file, as data: reads header and manifest and checks these; nothing else of the
-    file is looked at, and the machine may be another one. digest, key, held, errors: as for `read`; a program that
-    contradicts itself is refused too."""
-    header, manifest = _inspected(path, digest, key, held)
-    if isinstance(manifest, PlanManifest):
-        raise _invalid(os.fspath(path), "contradicts itself", "a network in parts, where one program is expected")
-    manifest.program.verify(len(manifest.objects), header.weights, len(manifest.externals))
-    return header, manifest
-
-
-def inspect_plan(
-    path: str | os.PathLike[str],
-    digest: str | None = None,
-    key: Key | None = None,
-    held: tuple[int, int] = (0, 0),
-) -> tuple[Header, PlanManifest, list[list[Held]]]:
-    """Return header and manifest of a network in parts, and where in the file the artifacts of each part are, which
-    are checked when they are read."""
-    header, manifest = _inspected(path, digest, key, held)
+) -> tuple[Header, Manifest | PlanManifest]:
+    """Return header and manifest of a file, as data: reads and checks these; nothing else of the file is looked at, and
+    the machine may be another one. Artifacts of parts are held by places in the file, and are checked when they are
+    read. digest, key, held, errors: as for `read`; what contradicts itself is refused too."""
     path = os.fspath(path)
-    if not isinstance(manifest, PlanManifest):
-        raise _invalid(path, "contradicts itself", "one program, where a network in parts is expected")
+    try:
+        with _opened(path) as file:
+            file.seek(held[0])
+            header = _header(file, path, digest, key, held[1])
+            manifest = _manifest(file, header, path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if isinstance(manifest, Manifest):
+        manifest.program.verify(len(manifest.objects), header.weights, len(manifest.externals))
+        return header, manifest
     plan = manifest.plan
     if fault := plan.fault() or ("" if len(plan.parts) == len(manifest.held) else "other parts than it holds"):
         raise _invalid(path, "contradicts itself", fault)
@@ -342,32 +319,19 @@ def inspect_plan(
     if outside:
         raise _invalid(path, "contradicts itself", f"{outside[0]} of {header.weights} bytes")
     base = held[0] + header.head
-    return header, manifest, [[replace(h, begin=base + h.begin) for h in of] for of in manifest.held]
+    places = tuple(tuple(replace(h, begin=base + h.begin) for h in of) for of in manifest.held)
+    return header, PlanManifest(plan, places)
 
 
 def programs(
     path: str | os.PathLike[str], digest: str | None = None, key: Key | None = None, held: tuple[int, int] = (0, 0)
 ) -> tuple[Header, Plan | None, list[Program]]:
     """Return the header of a file, its plan where it is a network in parts, and all programs that it holds, as data."""
-    if not is_plan(path, held):
-        header, manifest = inspect(path, digest, key, held)
-        return header, None, [manifest.program]
-    header, said, places = inspect_plan(path, digest, key, held)
-    inner = [programs(path, h.digest, None, (h.begin, h.size))[2] for of in places for h in of]
+    header, said = inspect(path, digest, key, held)
+    if isinstance(said, Manifest):
+        return header, None, [said.program]
+    inner = [programs(path, h.digest, None, (h.begin, h.size))[2] for of in said.held for h in of]
     return header, said.plan, [program for of in inner for program in of]
-
-
-def _inspected(
-    path: str | os.PathLike[str], digest: str | None, key: Key | None, held: tuple[int, int]
-) -> tuple[Header, Manifest | PlanManifest]:
-    path = os.fspath(path)
-    try:
-        with _opened(path) as file:
-            file.seek(held[0])
-            header = _header(file, path, digest, key, held[1])
-            return header, _manifest(file, header, path)
-    except OSError as error:
-        raise _unreadable(path, error) from error
 
 
 def _opened(path: str) -> BufferedReader:

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from renorm.core.errors import InvalidArtifact, InvalidInput
-from renorm.runtime import module
+from renorm.runtime import artifact
 from renorm.runtime.device import Device
-from renorm.runtime.module import Module
+from renorm.runtime.module import Module, held
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Function(Entry):
 
 def load_module(path: str | os.PathLike[str]) -> Function:
     """The function that `export_library` wrote. Raises InvalidArtifact."""
-    return Function(module.load_program(path))
+    return Function(held(artifact.read(path)))
 
 
 load = load_module

@@ -533,26 +533,23 @@ def load(
     Raises InvalidArtifact for a file that cannot be read, is damaged, of another version, for another machine, or
     refused, OutOfMemory where there is no memory for it.
     """
-    if artifact.is_plan(path):
+
+    def opened(digest: str | None, key: Key | None, place: tuple[int, int]) -> Module | PiecewiseModule:
+        said = artifact.inspect(path, digest, key, place)[1] if artifact.is_plan(path, place) else None
+        if not isinstance(said, artifact.PlanManifest):
+            return held(artifact.read(path, verify, digest, key, mapped, place), threads, limits)
+        modules = [[opened(one.digest, None, (one.begin, one.size)) for one in of] for of in said.held]
         parts: Any = import_module("renorm.runtime.piecewise")
-        return parts.load(path, threads, verify, digest, key, mapped, limits)
-    return load_program(path, threads, verify, digest, key, mapped, limits)
+        return parts.held(path, said.plan, modules, threads, limits)
+
+    return opened(digest, key, (0, 0))
 
 
-def load_program(
-    path: str | os.PathLike[str],
-    threads: int | None = None,
-    verify: bool = True,
-    digest: str | None = None,
-    key: Key | None = None,
-    mapped: bool = True,
-    limits: Limits = DEFAULT,
-    place: tuple[int, int] = (0, 0),
-) -> Module:
-    """As `load`, of a file that holds one program. place: as `held` of artifact.read."""
-    held = artifact.read(path, verify, digest, key, mapped, place)
-    kind = import_module("renorm.runtime.gpu.module").GpuModule if held.program.machine.arch == GPU else Module
-    return kind(held.program, held.objects, held.weights, held.walker, threads, held.externals, held.state, limits)
+def held(content: artifact.Artifact, threads: int | None = None, limits: Limits = DEFAULT) -> Module:
+    """Return the module of what a file holds."""
+    kind = import_module("renorm.runtime.gpu.module").GpuModule if content.program.machine.arch == GPU else Module
+    c = content
+    return kind(c.program, c.objects, c.weights, c.walker, threads, c.externals, c.state, limits)
 
 
 def _keep(sizes: dict[tuple[tuple[int, ...], ...], Sized], key: tuple[tuple[int, ...], ...], sized: Sized) -> None:

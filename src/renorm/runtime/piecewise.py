@@ -8,10 +8,9 @@ y = after(h)
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count as counting
 from typing import Any
 
@@ -25,10 +24,10 @@ from renorm.core.limits import DEFAULT, Limits
 from renorm.runtime import artifact
 from renorm.runtime import threads as teams
 from renorm.runtime.arrays import Slot, bind_out, handed_out, view_of
-from renorm.runtime.module import Module, load_program
+from renorm.runtime.module import Module
 from renorm.runtime.program import TensorSpec
 from renorm.runtime.report import Report
-from renorm.runtime.rounds import ArrayType, Run, Runner, Values
+from renorm.runtime.rounds import ArrayType, PartCall, Run, Runner, Values
 from renorm.runtime.signing import Key
 from renorm.runtime.state import State
 from renorm.runtime.steps import Plan, parts_of
@@ -84,7 +83,7 @@ class PiecewiseModule:
         for runner in self._runners:
             with suppress(InvalidInput):
                 found += [module.report for module in runner.modules[:1]]  # others have the same nodes
-        said = f"{self.name} runs in {len(self.plan.parts)} parts: {self.obstacle.splitlines()[0]}"
+        said = f"{self.name} runs in {len(self.plan.names)} parts: {self.obstacle.splitlines()[0]}"
         made = Report.of_parts(found)
         return replace(made, diagnoses=(*made.diagnoses, said))
 
@@ -149,7 +148,7 @@ class PiecewiseModule:
 
     def __repr__(self) -> str:
         inputs = ", ".join(map(str, self.inputs))
-        return f"<{type(self).__name__} {self.name}: {inputs}; {len(self.plan.parts)} parts>"
+        return f"<{type(self).__name__} {self.name}: {inputs}; {len(self.plan.names)} parts>"
 
 
 class HeldPart:
@@ -195,62 +194,20 @@ def _fits(spec: TensorSpec, array: Array) -> bool:
     return is_alike and all(d == n for d, n in zip(spec.shape, array.shape) if isinstance(d, int))
 
 
-@dataclass(frozen=True)
-class PartCall:
-    """One call of a part. name: of the part. module: that ran, on what was given, for so many seconds."""
-
-    name: str
-    module: Any
-    given: Sequence[Array]
-    seconds: float
-
-
 def part_calls(module: PiecewiseModule, inputs: Mapping[str, Array]) -> list[PartCall]:
     """Run a network once, and return the calls of its parts, in their order."""
-    made = list[PartCall]()
-    watched = [_Watched(part.name, runner, made) for part, runner in zip(module.plan.parts, module._runners)]
-    PiecewiseModule(module.plan, watched, module.threads, module._limits).run(*[inputs[v.name] for v in module.inputs])
+    made, values = list[PartCall](), module._bound((), inputs)
+    Run(module.plan, module._runners, module._limits, lambda: 0, None, made.append).of(values)
     return made
 
 
-class _Watched:
-    """A part whose calls are noted."""
-
-    def __init__(self, name: str, runner: Runner, made: list[PartCall]):
-        self._name, self._runner, self._made, self.modules = name, runner, made, runner.modules
-        self.types = runner.types
-
-    def module_for(self, given: Sequence[Array]) -> _Watched:
-        return self
-
-    def run(self, *given: Array, timeout: float | None = None) -> list[Any]:
-        module, begin = self._runner.module_for(given), time.perf_counter()
-        results = module.run(*given, timeout=timeout)
-        self._made.append(PartCall(self._name, module, given, time.perf_counter() - begin))
-        return results
-
-
-def load(
-    path: str | os.PathLike[str],
-    threads: int | None,
-    verify: bool,
-    digest: str | None,
-    key: Key | None,
-    mapped: bool,
-    limits: Limits,
-    held: tuple[int, int] = (0, 0),
+def held(
+    path: str | os.PathLike[str], plan: Plan, modules: Sequence[Sequence[Any]], threads: int | None, limits: Limits
 ) -> PiecewiseModule:
-    """Return a network in parts from a file, as runtime.module.load does. held: where it is in a file of several."""
-    _, manifest, places = artifact.inspect_plan(path, digest, key, held)
-    runners = list[HeldPart]()
-    for part, of in zip(manifest.plan.parts, places):
-        modules = list[Any]()
-        for place in of:
-            where = place.begin, place.size
-            loaded = load if artifact.is_plan(path, where) else load_program
-            modules.append(loaded(path, threads, verify, place.digest, None, mapped, limits, where))
-            if _counts(modules[-1]) != (len(part.inputs), len(part.outputs)):
-                fact = f"part {part.name} has other inputs or outputs than its code"
-                raise InvalidArtifact(f"{os.fspath(path)} contradicts itself", [fact], "compile the model again")
-        runners.append(HeldPart(part.name, modules))
-    return PiecewiseModule(manifest.plan, runners, teams.resolve(threads), limits)
+    """Return a network in parts as a file holds it. modules: of each part."""
+    for part, of in zip(plan.parts, modules):
+        if any(_counts(module) != (len(part.inputs), len(part.outputs)) for module in of):
+            fact = f"part {part.name} has other inputs or outputs than its code"
+            raise InvalidArtifact(f"{os.fspath(path)} contradicts itself", [fact], "compile the model again")
+    runners = [HeldPart(part.name, of) for part, of in zip(plan.parts, modules)]
+    return PiecewiseModule(plan, runners, teams.resolve(threads), limits)

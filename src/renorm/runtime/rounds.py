@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,6 +35,16 @@ class Runner(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class PartCall:
+    """One call of a part. name: of the part. module: that ran, on what was given, for so many seconds."""
+
+    name: str
+    module: Any
+    given: Sequence[Array]
+    seconds: float
+
+
 class Run:
     """One call of a module."""
 
@@ -44,12 +55,13 @@ class Run:
         limits: Limits,
         cancels: Callable[[], int],
         timeout: float | None,
+        told: Callable[[PartCall], object] = lambda call: None,
     ):
-        """runners: of the parts, in order. cancels: how often runs were cancelled."""
+        """runners: of the parts, in order. cancels: how often runs were cancelled. told: is called after each part."""
         if timeout is not None and not timeout >= 0:  # NaN is not either
             raise InvalidInput(f"timeout={timeout!r}", ["expected a number of seconds, or None for no limit"])
         self._plan, self._name, self._runners, self._limits = plan, plan.name, runners, limits
-        self._timeout = timeout
+        self._timeout, self._told = timeout, told
         self._now, self._cancels = cancels, cancels()
         self._deadline = None if timeout is None else time.monotonic() + timeout
 
@@ -83,10 +95,13 @@ class Run:
         if not part.outputs:
             return {}
         given = [values[name] for name in part.inputs]
+        module, begin = self._runners[number].module_for(given), time.perf_counter()
         try:
-            return dict(zip(part.outputs, self._runners[number].module_for(given).run(*given, timeout=left)))
+            results = module.run(*given, timeout=left)
         except TimeLimit as error:
             raise self._late() from error
+        self._told(PartCall(part.name, module, given, time.perf_counter() - begin))
+        return dict(zip(part.outputs, results))
 
     def _choice(self, step: Choice, values: Values) -> None:
         """Run the branch that is chosen, and note its results among values."""
