@@ -11,7 +11,7 @@ or each is convolved by itself.
 from __future__ import annotations
 
 from math import prod
-from typing import ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -42,24 +42,31 @@ def sums_for(target: Target) -> type[DotSums] | None:
     machine = target.machine_target
     dots = () if machine.is_gpu else Machine.of(machine).dots
     kind = ByteSums if QUADS in dots else WordSums if WORDS in dots else None
-    return kind and cast("type[DotSums]", type(kind.__name__, (kind,), {"block": machine.lanes(4)}))
+    return None if kind is None else kind.in_blocks(machine.lanes(4))
 
 
 class DotSums(Sums):
-    """Sums with constant integers. block: channels that lie side by side, and sums in a vector; terms: of which a sum
-    is one that int32 holds."""
+    """Sums with constant integers. dot: the instruction; conv, matmul: ops that it makes; least, most: of weights;
+    block: channels that lie side by side, and sums in a vector."""
 
     dot: ClassVar[Dot]
     conv: ClassVar[type[ByteConv]]
     matmul: ClassVar[type[ByteMatmul]]
-    least: ClassVar[int]  # of weights
+    least: ClassVar[int]
     most: ClassVar[int]
-    block: ClassVar[int] = 16
+    block: ClassVar[int]
 
     @classmethod
-    def _takes_weight(cls, weight: Array | None, terms: int) -> bool:
-        """Return whether a weight less its zero points is of numbers that are multiplied, and sums are held."""
-        if weight is None or not weight.size or terms * FARTHEST * -cls.least >= 1 << 31:
+    def in_blocks(cls, block: int) -> type[Self]:
+        """Return these sums where so many channels lie side by side."""
+        made: Any = type(cls.__name__, (cls,), {"block": block})
+        return made
+
+    @classmethod
+    def _takes_weight(cls, weight: Array, terms: int) -> bool:
+        """Return whether a weight less its zero points is of numbers that the instruction takes, and int32 holds sums
+        of so many terms."""
+        if not weight.size or terms * FARTHEST * -cls.least >= 1 << 31:
             return False
         return cls.least <= weight.min() and weight.max() <= cls.most
 
