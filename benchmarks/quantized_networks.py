@@ -14,9 +14,11 @@ from tests.driver import architectures
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks import quantized_public as public
 from benchmarks.networks import images, mobile, plain, residual
 from benchmarks.networks.any_size import IMAGE, Input
 from benchmarks.networks.any_size import NETWORKS as OPEN
+from benchmarks.quantized_parts import Scaled, Sum, pooled, unit
 
 
 @dataclass(frozen=True)
@@ -33,44 +35,6 @@ class Subject:
         """Return random inputs of these sizes."""
         shapes = {n: [sizes[d] if isinstance(d, str) else d for d in v.shape] for n, v in self.inputs.items()}
         return {n: v.draw(shapes[n]) for n, v in self.inputs.items()}
-
-
-def unit(i: int, o: int, kernel: int = 3, stride: int = 1, groups: int = 1, act: type[nn.Module] | None = nn.ReLU):
-    """Convolution, batch norm, activation."""
-    conv = nn.Conv2d(i, o, kernel, stride, kernel // 2, groups=groups, bias=False)
-    return nn.Sequential(conv, nn.BatchNorm2d(o), *([act()] if act else []))
-
-
-def pooled(channels: int, classes: int) -> nn.Module:
-    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
-
-
-class Sum(nn.Module):
-    """Branches that are added, and an activation."""
-
-    def __init__(self, *branches: nn.Module, act: nn.Module | None = None):
-        super().__init__()
-        self.branches, self.act = nn.ModuleList(branches), act or nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        first, *others = (branch(x) for branch in self.branches)
-        for other in others:
-            first = first + other
-        return self.act(first)
-
-
-class Scaled(nn.Module):
-    """Squeeze and excite, with MobileNetV3's hard sigmoid or a sigmoid."""
-
-    def __init__(self, channels: int, gate: nn.Module):
-        super().__init__()
-        squeezed = max(8, channels // 4)
-        self.scale = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, squeezed, 1), nn.ReLU(), nn.Conv2d(squeezed, channels, 1), gate
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.scale(x)
 
 
 def ds_cnn() -> nn.Module:
@@ -282,4 +246,25 @@ NETWORKS: dict[str, Subject] = {
     "whisper_encoder": _open("speech_encoder", N=3, T=51),
     "bert": _open("sentence_encoder", N=3, L=23),
     **{name: _of_tests(name) for name in architectures.NETWORKS if name not in ("mobilenet", "shufflenet")},
+    "lenet": Subject(public.lenet, {"x": Input(("N", 1, 28, 28))}, {"N": 1}, {"N": 3}),
+    "alexnet": Subject(public.alexnet),
+    "vgg11": Subject(public.vgg11),
+    "resnet_v2": Subject(public.resnet_v2),
+    "regnet_y": Subject(public.regnet_y),
+    "mnasnet": Subject(lambda: public.inverted(nn.ReLU)),
+    "efficientnet_lite": Subject(lambda: public.inverted(nn.ReLU6)),
+    "ghostnet": Subject(public.ghostnet),
+    "googlenet": Subject(public.googlenet),
+    "xception": Subject(public.xception),
+    "repvgg": Subject(public.repvgg),
+    "dncnn": Subject(public.dncnn, GREY, {"N": 1, "H": 32, "W": 32}, {"N": 3, "H": 17, "W": 29}),
+    "fsrcnn": Subject(public.fsrcnn, GREY, {"N": 1, "H": 24, "W": 24}, {"N": 3, "H": 17, "W": 29}),
+    "conv_autoencoder": Subject(public.conv_autoencoder, others={"N": 3, "H": 40, "W": 56}),
+    "hourglass": Subject(public.hourglass, others={"N": 3, "H": 48, "W": 80}),
+    "fast_scnn": Subject(public.FastScnn, others={"N": 3, "H": 64, "W": 96}),
+    "fpn_detector": Subject(public.Fpn, others={"N": 3, "H": 48, "W": 80}, outputs=("boxes", "scores")),
+    "yolo_tiny": Subject(public.YoloTiny, others={"N": 3, "H": 48, "W": 80}, outputs=("small", "large")),
+    "wave_encoder": Subject(public.wave_encoder, {"x": Input(("N", 1, "T"))}, {"N": 1, "T": 1600}, {"N": 3, "T": 1111}),
+    "temporal": Subject(public.temporal, SOUND, {"N": 1, "T": 64}, {"N": 3, "T": 51}),
+    "mlp_mixer": Subject(public.MlpMixer, {"x": Input(("N", 3, 48, 48))}, {"N": 1}, {"N": 3}),
 }

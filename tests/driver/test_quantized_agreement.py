@@ -121,7 +121,11 @@ def test_the_page_counts_files_and_names_those_that_are_apart() -> None:
                 "a": {"QDQ u8 s8": near, "dynamic": apart},
                 "b": {"dynamic": {"said": "no\nmore"}, "QDQ u8 s8": refused},
             },
-            "flat": {"c": {"reference": 1.0, "built in": 1.0, "xnnpack": 2.0, "xnnpack from reference": 2.0}},
+            "flat": {
+                "c": {"reference": 1.0, "built in": 1.0, "xnnpack": 2.0, "xnnpack from reference": 2.0},
+                "d.int8": {"reference": 0.0, "built in": 0.0, "xnnpack": 0.0, "xnnpack from reference": 0.0},
+                "d.int16x8": {"reference": 2.0, "built in": 1.0, "xnnpack": 2.0, "xnnpack from reference": 0.0},
+            },
             "latency": [{"network": "a", "threads": 2, "runtimes": runtimes, "layers": []}],
             "machine": {"packages": {"onnxruntime": "1.0"}},
         }
@@ -135,7 +139,9 @@ def test_the_page_counts_files_and_names_those_that_are_apart() -> None:
     assert "| a | dynamic | **3.5** |" in page
     assert "| a, dynamic |  | softmax soft: 3 |" in page
     assert "| b | dynamic | not read | | | no |" in page
-    assert "1 of 1 TensorFlow Lite files" in page
+    assert "0 networks agree in every file" in page
+    assert "2 of 3 TensorFlow Lite files" in page
+    assert "2 networks, 0 of them drawn at random, 1 are so in every file" in page
     assert "| a | 2 | 2.000 | 4.000 |  |  |  |  | 0.50 |" in page
     assert quantized.is_right(near)
     assert quantized.is_right(apart)

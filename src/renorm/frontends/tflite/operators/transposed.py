@@ -14,7 +14,7 @@ from renorm.frontends.orders import First
 from renorm.frontends.tflite.call import OperatorCall
 from renorm.frontends.tflite.emission import Emission
 from renorm.frontends.tflite.operator import Operator
-from renorm.frontends.tflite.operators.windows import padding_number, per_axis, step, turned_weight
+from renorm.frontends.tflite.operators.windows import of_16_bits, padding_number, per_axis, step, turned_weight
 from renorm.graph.ir import Value
 from renorm.ops.conv_transpose import ConvTranspose
 
@@ -22,7 +22,8 @@ from renorm.ops.conv_transpose import ConvTranspose
 def transpose_conv(call: OperatorCall) -> First:
     """Inputs: the result's shape, the weight [O, H, W, I], x, and a bias from version 3 on."""
     shape = call.extents(0, "the shape of its result")
-    return _transposed(call, call.first(2), turned_weight(call, 1, (3, 0, 1, 2)), call.bias(3), shape[1:-1], "hw")
+    y = _transposed(call, call.first(2), turned_weight(call, 1, (3, 0, 1, 2)), call.bias(3), shape[1:-1], "hw")
+    return First(of_16_bits(call, y.value, 2, 1))
 
 
 def transpose_conv_3d(call: OperatorCall) -> First:

@@ -56,7 +56,17 @@ def _conv(call: OperatorCall, x: Value, w: Value, group: int, axes: str = "hw") 
         "dilations": per_axis(call, "dilation_{}_factor", axes),
         "auto_pad": _auto_pad(call),
     }
-    return First(ops.conv(x, w, call.bias(2), group=group, **window))
+    return First(of_16_bits(call, ops.conv(x, w, call.bias(2), group=group, **window), 0, 1))
+
+
+def of_16_bits(call: OperatorCall, y: Value, x: int, w: int) -> Value:
+    """Return a convolution of operands x and w, of 16 bits as LiteRT scales it: by fractions of 15 bits."""
+    (first, second), out = (call.tensor(i).scale for i in (x, w)), call.outputs[0]
+    if out.dtype != "int16" or out.scale is None or first is None or second is None:
+        return y
+    fraction = np.frexp(first.scale.astype(np.float64) * second.scale / out.scale.scale)[0]
+    near = np.minimum(np.floor(fraction * 32768 + 0.5), 32767) / (fraction * 32768)
+    return ops.mul(y, near.astype(np.float32).reshape(-1, *[1] * (y.rank - 2)))
 
 
 def conv_2d(call: OperatorCall) -> First:
