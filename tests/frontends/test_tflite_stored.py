@@ -144,3 +144,35 @@ def test_weights_of_a_few_bits(kind: str, bits: int, count: int) -> None:
     x = f(2, count)
     found = renorm.compile(file.written(["x"], ["y"])).run(x)[0]
     np.testing.assert_allclose(found, x @ (whole * scales[:, None]).T.astype(np.float32), rtol=1e-5, atol=1e-5)
+
+
+def test_outputs_that_are_constants_of_integers() -> None:
+    """One of them twice, and one that an operator reads as well."""
+    file, q = File(), np.asarray([-128, -127, 1, 126, 127], np.int8)
+    file.tensor("x", (5,))
+    file.constant("q", q, ([0.1], [3], 0))
+    file.constant("w", np.asarray([[1, 2], [3, 4]], np.int8), ([0.1, 0.7], [0, 0], 1))
+    file.tensor("real", (5,))
+    file.tensor("y", (5,))
+    file.operator("DEQUANTIZE", ["q"], ["real"], "DequantizeOptions")
+    file.operator("ADD", ["real", "x"], ["y"], "AddOptions")
+    x, content = f(5), file.written(["x"], ["q", "w", "y", "q"])
+    for made, expected in zip(renorm.compile(content).run(x), litert(content, x), strict=True):
+        assert made.dtype == expected.dtype
+        np.testing.assert_allclose(made, expected, rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_integers_that_stand_for_more_than_the_largest_number(is_constant: bool) -> None:
+    """They are infinite, as in LiteRT: ONNX Runtime has finite ones."""
+    file, q = File(), np.asarray([-128, -127, 1, 126, 127], np.int8)
+    scale = ([2.7e36], [0], 0)
+    x = file.constant("q", q, scale) if is_constant else file.tensor("q", (5,), "int8", scale=scale)
+    file.tensor("x", (5,))
+    file.tensor("real", (5,))
+    file.operator("DEQUANTIZE", [x], ["real"], "DequantizeOptions")
+    content, given = file.written(["x", *([] if is_constant else [x])], ["real"]), [f(5), q][: 2 - is_constant]
+    (made,), (expected,) = renorm.compile(content).run(*given), litert(content, *given)
+    assert np.isinf(expected).sum() == 3
+    np.testing.assert_array_equal(made, expected)

@@ -21,7 +21,7 @@ from tests.frontends.test_hosted import CHOICE, GROWING, NESTED, NORM, decoder, 
 
 import renorm
 from renorm.cli import main
-from renorm.core.errors import InvalidArtifact, InvalidInput
+from renorm.core.errors import InvalidArtifact, InvalidInput, InvalidModel
 from renorm.core.limits import DEFAULT
 from renorm.driver.compile import planned
 from renorm.driver.foretold import Foretold
@@ -44,6 +44,22 @@ NETWORKS: dict[str, tuple[Any, list[dict[str, Any]]]] = {
     "decoder": (decoder(), [{"prompt": np.array([p])} for p in ([1, 2, 3], [4], [7, 1, 9, 2, 3])]),
     "nested": (model(NESTED), [{"x": floats(3, scale=s)} for s in (0.1, 1, 40)]),
 }
+
+
+def test_rounds_behind_a_part_that_cannot_be_read_are_not_foretold() -> None:
+    """The fault is that of a call, which comes to the part."""
+
+    def unread(*_: Any) -> Any:
+        raise InvalidModel("this part cannot be read")
+
+    with pytest.raises(Hosted) as found:
+        renorm.read(NETWORKS["nested"][0])
+    outline = found.value.outline
+    assert outline is not None
+    before = tuple(replace(p, read=unread) if i == outline.first else p for i, p in enumerate(outline.pieces))
+    told = Foretold.of(replace(outline, pieces=before), DEFAULT)
+    assert told.outputs is None
+    assert not any(isinstance(s, Rounds) and s.body.part in told.types for s in outline.plan.steps)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -129,6 +129,8 @@ class _Reader:
 
     def _rounds(self, step: Rounds, found: Mapping[str, Type]) -> dict[str, Type]:
         """Extents of states that change are open; those that begin alike and change alike are one."""
+        if missing := [name for name in (*step.states, *(name for name, _ in step.sliced)) if name not in found]:
+            raise _Untold(missing)
         seen = dict(found)
         if step.number is not None:
             seen[step.number] = _NUMBER

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from renorm.core import dtypes
 from renorm.core.dims import Dim, Sym, substitute_shape
 from renorm.core.errors import (
     InvalidModel,
@@ -38,6 +37,7 @@ from renorm.core.limits import DEFAULT, Limits
 from renorm.core.room import WORTH_A_THREAD, start_thread
 from renorm.core.stated import STATED, Declared, Stated, Undecided, stated
 from renorm.frontends.diagnosis import ASSUMPTIONS, diagnose
+from renorm.frontends.hosting import deciding
 from renorm.frontends.onnx import bodies, control_flow, hosting, sequence_inputs, sequences, tensors
 from renorm.frontends.onnx.held import Held
 from renorm.frontends.onnx.messages import (
@@ -68,7 +68,7 @@ from renorm.frontends.onnx.scope import Scope
 from renorm.frontends.problems import Problem, together
 from renorm.graph import registry
 from renorm.graph.attributes import Type
-from renorm.graph.deciding import BRANCHING, inputs_of, settle, sources
+from renorm.graph.deciding import BRANCHING, inputs_of, settle
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.op import OnnxNode, OpDef
 from renorm.ops.identity import Identity
@@ -164,16 +164,9 @@ class Reader:
 
     def _raise_undecided(self) -> None:
         """Raise Undecided where nothing is wrong but that elements of inputs are not known."""
-        by = set[Value]()
-        for place, p in enumerate(self.problems):
-            operand = p.error.operand if isinstance(p.error, UntoldOperand) else None
-            found = sources(self.graph, operand) if isinstance(operand, (Value, Sym)) else None
-            is_data = not found or self.has_data or any(dtypes.is_float(v.dtype) for v in found)
-            if place in self.hosted and is_data:
-                continue  # floats are data: a module for each of them would be one for each call
-            if not found:
-                return
-            by |= found
+        by = deciding(self.graph, self.problems, self.hosted, self.has_data)
+        if by is None:
+            return
         if by and not self.missing:
             told = together(self.problems, self.source.label)
             names = tuple(v.name for v in self.graph.inputs if v in by)

@@ -15,6 +15,7 @@ from renorm.frontends.orders import First, View, aligned
 from renorm.frontends.tflite import activations, quantized
 from renorm.frontends.tflite.flatbuffer import Table
 from renorm.frontends.tflite.flexbuffer import numbers
+from renorm.frontends.tflite.model import options_of
 from renorm.frontends.tflite.operator import Operator, Result
 from renorm.frontends.tflite.tensors import COMPLEX, Array, Tensor
 from renorm.graph import registry
@@ -49,8 +50,7 @@ class OperatorCall:
     @property
     def options(self) -> Table | None:
         """Return its options; None if it has none."""
-        found = self.table["builtin_options"]
-        return self.table["builtin_options2"] if found is None else found
+        return options_of(self.table)
 
     @property
     def kind(self) -> str:

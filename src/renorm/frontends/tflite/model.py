@@ -15,11 +15,13 @@ KEY = "tflite"  # in Graph.metadata: the Model that the graph was read from, so 
 
 
 class Section:
-    """A subgraph of a file: its operators and tensors, and the names of these."""
+    """A subgraph of a file: its operators and tensors, and the names of these. marks: of operators, what stands before
+    the kind in its name, and the number behind it."""
 
-    def __init__(self, model: Model, table: Table):
+    def __init__(self, model: Model, table: Table, marks: Sequence[tuple[str, int]] | None = None):
         self.model, self.table = model, table
         self.operators: list[Table] = table.items("operators")
+        self.marks = [("", k) for k in range(len(self.operators))] if marks is None else marks
         self.tensors: list[Table] = table.items("tensors")
         self.names = _names(self.tensors)
 
@@ -154,6 +156,12 @@ def assemble(
     fields |= {"operator_codes": [*codes], "subgraphs": [main], "buffers": [*buffers, *held]}
     fields |= {"metadata": entries} if entries else {}
     return Table("Model", schema, fields | ({"signature_defs": [*signatures]} if signatures else {}))
+
+
+def options_of(operator: Table) -> Table | None:
+    """Return the options of an operator; None if it has none."""
+    found = operator["builtin_options"]
+    return operator["builtin_options2"] if found is None else found
 
 
 def _names(tensors: Sequence[Table]) -> list[str]:

@@ -19,20 +19,22 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.dims import Dim, Sym, substitute_shape
-from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, UntoldOperand
+from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp
 from renorm.core.inputs import element_symbols
 from renorm.core.limits import DEFAULT, Limits
 from renorm.core.stated import STATED, Declared, Stated, Undecided, stated
 from renorm.frontends import BUFFERS
 from renorm.frontends.diagnosis import ASSUMPTIONS, diagnose
 from renorm.frontends.files import called, content
+from renorm.frontends.hosting import deciding
+from renorm.frontends.outline import Types
 from renorm.frontends.problems import Problem, together
-from renorm.frontends.tflite import quantized
+from renorm.frontends.tflite import hosting, quantized
 from renorm.frontends.tflite.flatbuffer import Table
-from renorm.frontends.tflite.model import KEY, Model
+from renorm.frontends.tflite.model import KEY, Model, Section
 from renorm.frontends.tflite.scope import Scope
 from renorm.frontends.tflite.tensors import Array, Tensor, Variable, scale_of
-from renorm.graph.deciding import BRANCHING, inputs_of, settle, sources
+from renorm.graph.deciding import BRANCHING, inputs_of, settle
 from renorm.graph.ir import Graph, Value
 from renorm.ops.identity import Identity
 
@@ -63,24 +65,36 @@ def load(source: Any, limits: Limits, is_mapped: bool = False) -> Model:
 
 
 class Reader:
-    """named: how many nodes of the graph have the names of their operators."""
+    """section: what is read, the first subgraph or a piece. types: of inputs that others compute: no graph is read for
+    each of their elements. named: how many nodes of the graph have the names of their operators. hosted: by
+    problems of loops and branches, places of operators of the section; top: of the one that is read."""
 
-    def __init__(self, model: Model, shapes: Mapping[str, Sequence[Stated]], values: Mapping[str, Any], limits: Limits):
+    def __init__(
+        self,
+        model: Model,
+        shapes: Mapping[str, Sequence[Stated]],
+        values: Mapping[str, Any],
+        limits: Limits,
+        section: Section | None = None,
+        types: Types | None = None,
+    ):
         self.model, self.label, self.limits = model, model.label, limits
-        self.shapes, self.values = shapes, values
-        self.table = model.main.table
+        self.shapes, self.values, self.computed = shapes, values, types
+        self.section = section or model.main
+        self.table = self.section.table
         self.graph = Graph(self.table["name"] or os.path.splitext(model.label)[0] or "main")
         self.graph.metadata[KEY] = model
         self.types = model.schema.names("TensorType")
         self.problems = list[Problem]()
-        self.graph.reserve(model.main.names)
+        self.graph.reserve(self.section.names)
         self.declared: Sequence[Declared] = ()
         self.branching = set[Value]()  # inputs of which is taken to be so what decides a branch
         self.variables = dict[object, Variable]()
         self.started, self.is_starting = set[int](), False  # subgraphs that initialize; whether one is read
         self.assigned: set[Any] | None = None  # variables that operators change, once somebody asked
-        self.named = self.expansions = 0
-        self.main = Scope(self, model.main)
+        self.named = self.expansions = self.top = 0
+        self.hosted = dict[int, int]()
+        self.main = Scope(self, self.section)
 
     def read(self) -> Graph:
         self._inputs()
@@ -119,17 +133,14 @@ class Reader:
 
     def _raise_undecided(self) -> None:
         """Raise Undecided where nothing is wrong but that elements of inputs are not known."""
-        by = set[Value]()
-        for p in self.problems:
-            operand = p.error.operand if isinstance(p.error, UntoldOperand) else None
-            found = sources(self.graph, operand) if isinstance(operand, (Value, Sym)) else None
-            if not found:
-                return
-            by |= found
+        by = deciding(self.graph, self.problems, self.hosted, self.computed is not None)
+        if by is None:
+            return
         if by:
             told = together(self.problems, self.label)
             names = tuple(v.name for v in self.graph.inputs if v in by)
             raise Undecided(told.headline, told.facts, told.do, self.declared, names, self.graph.name) from told
+        hosting.require(self)
 
     def decided_by(self, value: Value) -> None:
         """Note that the network is read for what the elements of inputs are as extents."""
@@ -151,8 +162,10 @@ class Reader:
                 if i in found:
                     raise InvalidModel(f"{self.label}: input {tensor.name!r} is listed twice")
                 dtype = self.main.dtype(i)
-                tensor.scale = scale_of(self.main.tables[i], dtype, self.model.main.called(i))
-                found[i] = Declared(tensor.name, dtype, tuple(self._shape(self.main.tables[i], tensor.name)))
+                tensor.scale = scale_of(self.main.tables[i], dtype, self.section.called(i))
+                found[i] = (self.computed or {}).get(tensor.name) or Declared(
+                    tensor.name, dtype, tuple(self._shape(self.main.tables[i], tensor.name))
+                )
             except RenormError as error:
                 self._fault(error)
                 unread.update({i} if i not in found else ())
@@ -186,8 +199,13 @@ class Reader:
             assert found.variable is not None
             found.make(self.read_variable(found.variable))
         value, dtype = found.stored(), self.main.dtype(i)
-        scale = scale_of(table, dtype, self.model.main.called(i))
-        if scale is not None and value.producer is not None:
+        scale = scale_of(table, dtype, self.section.called(i))
+        if scale is not None and found.integers is not None:
+            if value.name != tensor.name:  # listed twice
+                return self.graph.constants[tensor.name]
+            self.graph.rename(value, f"{tensor.name}.real", exact=False)
+            return self.graph.constant(found.integers, tensor.name, value.source, exact=True)
+        if scale is not None:
             real, value = value, quantized.integers(value, scale, dtype, scale.axis)
             if real.name == tensor.name:
                 self.graph.swap_names(real, value)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from renorm.core import dtypes
-from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, raised_at
+from renorm.core.errors import InvalidModel, RenormError, UnsupportedOp, UntoldOperand, raised_at
 from renorm.frontends.orders import First, to_first
 from renorm.frontends.problems import Problem
 from renorm.frontends.tflite import quantized
@@ -18,6 +18,7 @@ from renorm.frontends.tflite.call import OperatorCall
 from renorm.frontends.tflite.flatbuffer import Table
 from renorm.frontends.tflite.model import Section
 from renorm.frontends.tflite.operators import READ
+from renorm.frontends.tflite.operators.control import DECIDED
 from renorm.frontends.tflite.stored import elements
 from renorm.frontends.tflite.tensors import COMPLEX, DTYPES, INNER, Tensor, scale_of
 from renorm.graph.ir import Node, Value
@@ -43,6 +44,8 @@ class Scope:
 
     def read(self) -> None:
         for number, operator in enumerate(self.section.operators):
+            if not self.depth:
+                self.reader.top = number
             self._operator(number, operator)
 
     def inlined(self, index: int, given: Sequence[Tensor], place: str) -> list[Tensor]:
@@ -106,7 +109,8 @@ class Scope:
         kind, name, outputs = "operator", f"{self.place}operator_{number}", list[int]()
         try:
             kind = self.reader.model.kind(operator)
-            name = f"{self.place}{kind}_{number}"
+            before, number = self.section.marks[number]
+            name = f"{self.place}{before}{kind}_{number}"
             outputs = self.places(operator["outputs"], f"outputs of {name}")
             given = [int(i) for i in operator.items("inputs")]
             self.places([i for i in given if i >= 0], f"inputs of {name}")
@@ -121,6 +125,8 @@ class Scope:
         except Noted:
             pass
         except RenormError as error:
+            if isinstance(error, UntoldOperand) and kind in DECIDED:
+                self.reader.hosted[len(self.reader.problems)] = self.reader.top
             self.reader.problems.append(Problem(error, name, kind=kind))
         self.unread.update(outputs)
 

@@ -57,7 +57,8 @@ class Scale:
 
     def real(self, stored: Array) -> Array:
         scale, zero = self.spread(stored.ndim)
-        return ((stored.astype(np.float64) - zero) * scale).astype(np.float32)
+        with np.errstate(over="ignore"):  # LiteRT has infinite numbers there, too
+            return ((stored.astype(np.float64) - zero) * scale).astype(np.float32)
 
 
 def scale_of(table: Table, dtype: str, label: str) -> Scale | None:

@@ -4,6 +4,8 @@ CALL, STABLEHLO_COMPOSITE   the subgraph; passes make one node of a norm or an a
 IF, STABLEHLO_CASE          the branch that its condition takes; where only data say which, both, and one is chosen
 WHILE                       its body once for each round, as long as the condition is known
 CALL_ONCE                   gives variables what they are before the first run
+
+Where data end a loop, or choose one of two branches of other types, pieces of the network run one by one (`hosting`).
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from renorm.core import dtypes
 from renorm.core.dims import Sym, is_static, static
 from renorm.core.errors import InvalidModel, UntoldOperand
 from renorm.core.inputs import FEW
+from renorm.frontends.hosting import is_data
 from renorm.frontends.tflite.call import OperatorCall, known
 from renorm.frontends.tflite.operator import Operator, Result
 from renorm.frontends.tflite.tensors import RESOURCE, Tensor, Variable
@@ -81,9 +84,9 @@ def _branch(call: OperatorCall, branches: Sequence[int], truth: Callable[[Value]
     if chosen is not None or len(branches) == 1:
         return call.inlined(branches[-1 if chosen else 0], given)
     deciding = sources(call.graph, condition)
-    if deciding and not any(dtypes.is_float(v.dtype) for v in deciding):
-        raise _untold(call, condition)
     reader = call.scope.reader
+    if deciding and reader.computed is None and not any(map(is_data, deciding)):
+        raise _untold(call, condition)
     before, made, after = {v: v.now for v in reader.variables.values()}, list[list[Value]](), list[_Now]()
     for number, branch in enumerate(branches):
         for v in reader.variables.values():
@@ -183,6 +186,9 @@ def _assign(call: OperatorCall) -> Result:
         variable.now = value
     return []
 
+
+WHILE, CASE = ("WHILE", "STABLEHLO_WHILE"), "STABLEHLO_CASE"
+DECIDED = (*WHILE, CASE, "IF")  # by values
 
 OPERATORS = [
     Operator("ASSIGN_VARIABLE", read=_assign),
