@@ -132,7 +132,7 @@ step from ONNX Runtime are bold. {where.get("networks", "")}
 def _rest(cases: Sequence[Mapping[str, Any]]) -> str:
     """Return a part of a sentence about files that agree with nothing."""
     far = sum(min(of.get("steps", 2 * STEP), of.get("from definition", 2 * STEP)) > STEP for of in cases)
-    return f", and {far} are neither" if far else ""
+    return f", and {far} {'are' if far > 1 else 'is'} neither" if far else ""
 
 
 def _agreement(networks: Mapping[str, Any]) -> Iterator[str]:
