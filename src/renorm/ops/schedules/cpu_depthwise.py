@@ -70,7 +70,7 @@ def schedule(
         s[pad].compute_at(s[tail], strip)
         own, width = list(s[pad].op.axis), max(lanes, target.vector_bytes // itemsize(pad.dtype))
         inner, extent = own[-1], pad.shape[-1]
-        if extent < width and len(own) > 2:  # a row is whole blocks of channels
+        if extent < width and len(own) > len(main.shape):  # a block of channels is a part of a vector
             inner, extent = s[pad].fuse(own[-2], inner), extent * pad.shape[-2]
         if extent > width:
             _, inner = s[pad].split(inner, factor=width)
