@@ -70,9 +70,10 @@ def _in_floats(op: ByteConv, u: Value, w: Value, b: Value | None) -> Value:
     values = {name: value for name, value in op.values.items() if name != "outside"}
     weight = np.asarray(w.data, np.float32)
     sums = ExactConv(**values)(ops.sub(ops.cast(u, to="float32"), np.float32(op.outside)), weight)
-    rest = op.outside * weight.sum(axis=tuple(range(1, weight.ndim)))
-    spread = [len(weight), *[1] * (u.rank - 2)]
-    total = ops.add(ops.cast(sums, to="int32"), rest.astype(np.int32).reshape(spread))
+    total, spread = ops.cast(sums, to="int32"), [len(weight), *[1] * (u.rank - 2)]
+    if op.outside:
+        rest = op.outside * weight.sum(axis=tuple(range(1, weight.ndim)))
+        total = ops.add(total, rest.astype(np.int32).reshape(spread))
     return total if b is None else ops.add(total, ops.reshape(b, spread))
 
 
