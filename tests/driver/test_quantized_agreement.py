@@ -132,7 +132,7 @@ def test_the_page_counts_files_and_names_those_that_are_apart() -> None:
     )
     assert "1 of 4 files of 2 networks" in page
     assert "Of the others, 2 are at most one step from what the file says" in page
-    assert "and 1 are neither" in page
+    assert "and 1 is neither" in page
     assert "| b | QDQ u8 s8 | | | 0 | does not run Resize node. |" in page
     assert "- softmax: ONNX Runtime replaces it" in page
     assert "| a | QDQ u8 s8 | 1 | 1.3% | 0 | 1 |" in page
