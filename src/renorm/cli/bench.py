@@ -43,8 +43,8 @@ def command(
     options: dict[str, Any],
     trust: dict[str, Any],
 ) -> output.Outcome:
-    """Measures the latency of MODEL (.onnx or .renorm) on random inputs, each runtime in a process of its own. With
-    several shapes of an input, at each of them."""
+    """Measures the latency of MODEL (any file that renorm reads, or .renorm) on random inputs, each runtime in a
+    process of its own. With several shapes of an input, at each of them."""
     peers = [_peer(name.strip(), model, program) for name in against.split(",") if name.strip()]
     opened, calls = network.with_inputs(model, options, seed, trust)
     threads = network.at(opened, calls[0]).threads

@@ -25,7 +25,8 @@ from renorm.cli.progress import progress
 def command(
     model: Path, path: Path | None, sign: str | None, bound: dict[str, Any] | None, options: dict[str, Any]
 ) -> output.Outcome:
-    """Compiles MODEL (.onnx) into an artifact that `renorm run` and renorm.load run without the compiler."""
+    """Compiles MODEL (any file that renorm reads) into an artifact that `renorm run` and renorm.load run without the
+    compiler."""
     path = path or model.with_suffix(".renorm")
     with progress(f"compiling {model.name}") as tell:
         module = renorm.compile(model, inputs=bound, progress=tell, **options)

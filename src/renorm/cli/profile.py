@@ -42,7 +42,8 @@ def command(
     options: dict[str, Any],
     trust: dict[str, Any],
 ) -> output.Outcome:
-    """Measures every kernel launch of MODEL (.onnx or .renorm) on random inputs, in order, one at a time.
+    """Measures every kernel launch of MODEL (any file that renorm reads, or .renorm) on random inputs, in order, one at
+    a time.
 
     GFLOP/s count what the operations of a kernel take at least, GB/s the bytes that it must read and write. The limit
     is the longer of both at the speed that this machine reaches with multiply-adds in registers and with a copy of

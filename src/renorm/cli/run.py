@@ -67,7 +67,7 @@ def command(
     options: dict[str, Any],
     trust: dict[str, Any],
 ) -> output.Outcome:
-    """Runs MODEL (.onnx or .renorm). Inputs that no --input gives are random.
+    """Runs MODEL (any file that renorm reads, or .renorm). Inputs that no --input gives are random.
 
     A network in training mode runs with --train-state: norms replace their running statistics, which --write-state
     puts back into the model, and nothing else changes there. With --batches the state goes from batch to batch, and

@@ -11,14 +11,21 @@ import numpy as np
 from renorm.core import dtypes
 from renorm.core.conversion import converted
 from renorm.core.dims import Dim, Shape, format_shape, is_static, static
+from renorm.core.errors import OperandError
+
+MOST_AXES = 32  # that NumPy's iterators take
 
 
 @dataclass(frozen=True)
 class TensorType:
-    """dtype and shape of a value; extents may be symbolic."""
+    """dtype and shape of a value; extents may be symbolic. Raises OperandError for more than MOST_AXES."""
 
     dtype: str
     shape: Shape
+
+    def __post_init__(self) -> None:
+        if len(self.shape) > MOST_AXES:
+            raise OperandError(f"a tensor of {len(self.shape)} axes, more than {MOST_AXES}")
 
     @property
     def rank(self) -> int:

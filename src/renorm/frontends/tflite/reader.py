@@ -263,7 +263,10 @@ class Reader:
                 raise InvalidModel(f"{self.label}: {variable.called} is read before anything is assigned to it")
             count, what = math.prod(variable.shape), variable.called
             self.limits.check(self.label, [("elements", count, what), ("bytes", 4 * count, what)])
-            variable.initial = np.zeros(variable.shape, np.float32)
+            try:
+                variable.initial = np.zeros(variable.shape, np.float32)
+            except ValueError as error:
+                raise InvalidModel(f"{self.label}: {what} is float32{list(variable.shape)}", [str(error)]) from error
         return variable.initial
 
     def assume(self, said: str) -> None:

@@ -39,7 +39,11 @@ def elements(section: Section, i: int, limits: Limits) -> tuple[Array, Scale | N
         whole = np.zeros(count, array.dtype)
         whole[places] = array
         array = whole
-    array, scale = array.reshape(shape), scale_of(table, dtype, what)
+    try:
+        array = array.reshape(shape)
+    except ValueError as error:  # of no elements, and extents that no array has
+        raise InvalidModel(f"{label}: {what} is {dtype}{shape}", [str(error)]) from error
+    scale = scale_of(table, dtype, what)
     return array.astype(np.float32) if dtype in ("float16", "bfloat16") else array, scale
 
 
