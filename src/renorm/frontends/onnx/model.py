@@ -189,7 +189,7 @@ def _inlined(source: Source) -> Source:
         model = _with_defaults(_with_sorted_bodies(source.proto()))
         model = onnx.inliner.inline_local_functions(model, convert_version=True)
     except Exception as error:  # the inliner is C++ and raises RuntimeError and protobuf's own errors
-        names = ", ".join(f"{d}::{f}" for d, f in sorted(local))
+        names = ", ".join(sorted(f"{d}::{f}" for d, f in local))  # some of which are bytes, which are no text
         raise UnsupportedOp(
             f"{source.label}: the model's own functions cannot be inlined",
             [f"functions: {names}", f"onnx: {error}"],
