@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import lzma
 import random
 import struct
 import warnings
@@ -17,7 +18,7 @@ from tests.frontends.fuzz_json import json_places, json_text
 from tests.frontends.mutations import EXTREMES, all_places, any_bytes
 
 Members = dict[str, bytes]
-_ENDS = zipfile.BadZipFile, ValueError, OSError, RuntimeError, NotImplementedError, EOFError, KeyError, struct.error
+_ENDS = zipfile.BadZipFile, ValueError, OSError, RuntimeError, EOFError, KeyError, struct.error, lzma.LZMAError
 _BOMB = 1 << 26  # bytes of zeros
 
 

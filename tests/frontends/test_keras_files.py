@@ -118,6 +118,14 @@ def test_damaged_archives(tmp_path: Path) -> None:
         (tmp_path / "m.keras").write_bytes(damaged)
         with suppress(InvalidModel, UnsupportedOp):
             renorm.read(tmp_path / "m.keras")
+    for method in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        content = bytearray(packed(held, tmp_path / "m.keras", method).read_bytes())
+        with zipfile.ZipFile(tmp_path / "m.keras") as archive:
+            at = archive.getinfo("config.json").header_offset
+        content[at + 45 : at + 90] = bytes(45)
+        (tmp_path / "m.keras").write_bytes(content)
+        with pytest.raises(InvalidModel, match=r"m\.keras"):
+            renorm.read(tmp_path / "m.keras")
     for missing in ("config.json", "model.weights.h5"):
         rest = {name: content for name, content in held.items() if name != missing}
         with pytest.raises((InvalidModel, UnsupportedOp), match=missing):

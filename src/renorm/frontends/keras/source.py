@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import zipfile
-import zlib
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -81,7 +80,9 @@ def _member(members: zipfile.ZipFile, name: str, label: str, limits: Limits) -> 
     try:
         with members.open(info) as held:
             return held.read(info.file_size)
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # zipfile's and those of decompressors, of which a Python may lack some
         raise InvalidModel(f"{label}: {name} is damaged: {error}") from error
 
 
