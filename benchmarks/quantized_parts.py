@@ -1,4 +1,4 @@
-"""What quantized networks are made of."""
+"""Parts that quantized networks share: units, sums of branches, squeeze and excite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of networks in parts before there is code, against what compiling makes of them."""
+"""Plans of networks in parts, against what compiling makes of them."""
 
 from __future__ import annotations
 

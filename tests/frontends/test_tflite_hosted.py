@@ -47,7 +47,7 @@ def part(file: File, types: Types, made: Part) -> int:
 
 
 def less(most: float, x: str = "x", rank: int = 2) -> Part:
-    """Whether the largest element is less than a number."""
+    """Return whether the largest element is less than a number."""
 
     def made(file: File) -> Sequence[str]:
         file.constant("axes", np.arange(rank, dtype=np.int32))
@@ -171,7 +171,10 @@ def test_a_loop_in_a_branch_in_a_loop(tmp_path: Any) -> None:
     def inside(inner: File) -> Sequence[str]:
         inner.tensor("u", (3,))
         inner.tensor("k", (), "int32")
-        add: Part = lambda each: [op(each, "ADD", ["x", "x"], "twice", (3,)), more(each, 1)]  # noqa: E731
+
+        def add(each: Any) -> list[str]:
+            return [op(each, "ADD", ["x", "x"], "twice", (3,)), more(each, 1)]
+
         loop(inner, types, less(2, rank=1), add, ["x", "n"], ["u", "k"])
         return ["u", "k"]
 

@@ -1,4 +1,4 @@
-"""What `compile` is asked for."""
+"""Options of `compile`: checked once, and handed on as one record."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What `compile` would make of a network, before there is code: modules that say what they are and do not run, and the
-parts of a network that is no one program."""
+"""Plan a compile without making code: modules that say what they are and do not run, and the parts of a network that
+is no one program."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def _called(operator: Table) -> list[int]:
 
 
 class _Survey:
-    """What is read later, subgraph by subgraph: what is wrong with it is noted now. sizes: see `size`."""
+    """Note now what is wrong with subgraphs that are read later. sizes: see `size`."""
 
     def __init__(self, reader: Reader):
         self._reader, self.sizes = reader, dict[int, int]()

@@ -166,7 +166,8 @@ def _over_taps(
     n, channel, *spatial = list(s[main].op.axis)
     depth, *taps = list(s[main].op.reduce_axis)
     tiled = spatial.pop(axis)
-    cpu_dots.taps_loops(s, main, [n, *spatial, depth, *taps[:-1]], [tiled], channel, taps[-1], dot)
+    around = [n, *spatial, depth, *taps[:-1]]
+    s[main].unroll(cpu_dots.neighbour_loops(s, main, around, taps[-1], [tiled], channel, dot))
     _unroll(s, main, taps[:-1], tile * taps[-1].extent // dot.count)
     return order[-1]
 

@@ -53,25 +53,23 @@ def register_loops(
     if dot is None:
         cpu_injective.register_loops(s, sums, [*around, *rounds], unrolled, lane)
         return
-    steps, neighbour = s[sums].split(rounds[-1], factor=dot.count)
-    s[sums].reorder(*around, *rounds[:-1], steps, *unrolled, lane, neighbour)
-    for axis in unrolled:
-        s[sums].unroll(axis)
-    s[sums].tensorize(lane)
+    neighbour_loops(s, sums, [*around, *rounds[:-1]], rounds[-1], unrolled, lane, dot)
 
 
-def taps_loops(
+def neighbour_loops(
     s: te.Schedule,
     sums: te.Tensor,
     around: Sequence[te.IterVar],
+    summed: te.IterVar,
     unrolled: Sequence[te.IterVar],
     lane: te.IterVar,
-    row: te.IterVar,
     dot: Dot,
-) -> None:
-    """The same loops of channels that are convolved by themselves: neighbours are taps of a `row` of the window."""
-    steps, tap = s[sums].split(row, factor=dot.count)
-    s[sums].reorder(*around, steps, *unrolled, lane, tap)
-    for axis in (steps, *unrolled):
+) -> te.IterVar:
+    """The loops of an inner kernel whose neighbours lie along `summed`: channels, or taps of a row of a window; gives
+    the loop over groups of them."""
+    steps, neighbour = s[sums].split(summed, factor=dot.count)
+    s[sums].reorder(*around, steps, *unrolled, lane, neighbour)
+    for axis in unrolled:
         s[sums].unroll(axis)
     s[sums].tensorize(lane)
+    return steps
