@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 from collections.abc import Sequence
 from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
+import pytest
 
 from renorm.codegen.abi import CompiledKernel
 from renorm.codegen.llvm import compile_kernel
+from renorm.codegen.llvm.requirements import requirements
 from renorm.core.dims import Dim, static, substitute
 from renorm.core.target import Target
+from renorm.runtime import cpu
 from renorm.runtime.program import ALIGNMENT
+from renorm.targets import find
 from renorm.tir.nodes import Buffer, Kernel, Stmt, Store, walk
 
 HOST = Target()
 _Phase = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+
+
+def where_it_runs(target: str) -> Any:
+    """A target as a parameter of a test that runs code for it; on other machines it is skipped."""
+    lacking = cpu.obstacles(requirements(find(target)), platform.machine())
+    return pytest.param(target, marks=pytest.mark.skipif(bool(lacking), reason="; ".join(map(str, lacking))))
 
 
 def program(name: str, params: Sequence[Buffer], body: Stmt) -> Kernel:

@@ -110,7 +110,7 @@ def test_no_feature_brings_one_that_cannot_be_asked_for(arch: str) -> None:
         ("-mattr=+avx512vnn", "does not know the feature .avx512vnn\n  nearest to avx512vnn: avx512vnni"),
         (f"-mtriple={ARM} -mcpu=neoverse-n4", "nearest to neoverse-n4: .*neoverse-n1"),
         (f"-mtriple={X86} -mattr=+ptwrite", "nothing tells at run time whether a CPU has ptwrite"),
-        (f"-mtriple={X86} -mcpu=znver4 -mattr=+amx-int8", "nothing tells at run time whether a CPU has amx-int8"),
+        (f"-mtriple={X86} -mcpu=znver4 -mattr=+amx-fp16", "nothing tells at run time whether a CPU has amx-fp16"),
         (f"-mtriple={X86} -mattr=-64bit", "64bit\n.*\n  do: leave out -64bit"),
         (f"-mtriple={X86} -mattr=+32bit-mode,-cx8,-slow-3ops-lea", "leave out [+]32bit-mode, -cx8$"),
         (f"-mtriple={X86} -mcpu=pentium", "the CPU pentium has no AVX2, FMA, F16C"),  # of 32 bits

@@ -1,11 +1,11 @@
-"""Sums of products of bfloat16 on a matrix unit: loops against NumPy in float64 on every machine, by the interpreter;
-the code, where the machine has AMX; that there is code, everywhere."""
+"""Sums of products of bfloat16, and of bytes, on a matrix unit: loops against NumPy in float64, and in int64, on every
+machine, by the interpreter; the code, where the machine has AMX; that there is code, everywhere."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,12 @@ from tests.codegen.native import HOST, run_native
 
 from renorm import te
 from renorm.codegen.llvm import assembly, compile_kernel
-from renorm.core.dots import PAIRS
+from renorm.core.dots import PAIRS, QUADS, Dot
 from renorm.core.dtypes import numpy_dtype
 from renorm.core.target import Target
 from renorm.ops import schedules
+from renorm.ops.byte_conv import ByteConv
+from renorm.ops.byte_matmul import ByteMatmul
 from renorm.ops.conv import Conv
 from renorm.ops.gemm import Gemm
 from renorm.ops.schedules import cpu_matrix, dot_weights
@@ -41,14 +43,14 @@ def numbers(rng: np.random.Generator, *shape: int) -> Any:
 
 
 def _held(form: Blocking, array: Any) -> Any:
-    out = np.zeros(form.shape(array.shape), BF16)
+    out = np.zeros(form.shape(array.shape), numpy_dtype(form.dtype) if form.dtype else array.dtype)
     form.pack(array, out)
     return out
 
 
 @dataclass
 class Program:
-    """Schedules `op` with a ReLU and, maybe, a residual behind it, for bfloat16. x, y: how memory holds these."""
+    """Schedules `op` with a ReLU and, maybe, a residual behind it. x, y: how memory holds these."""
 
     op: Any
     operands: Sequence[Any]
@@ -57,15 +59,15 @@ class Program:
     y: Blocking
     residual: bool = False
     target: Target = AMX
+    dot: Dot = PAIRS
 
     def lowered(self) -> tuple[Kernel, list[Any], Any]:
         """The kernel, its arrays, and the result in float64, as memory holds it."""
-        x, w, b = self.operands
         forms = [self.x, self.weights, None]
         placeholders, views, arrays = list[te.Tensor](), list[Any](), list[Any]()
-        for name, array, form in zip("xwb", (x, w, b), forms, strict=True):
+        for name, array, form in zip("xwb", self.operands, forms):
             shape = form.shape(array.shape) if form else array.shape
-            placeholders.append(te.placeholder(shape, "bfloat16" if form else "float32", name))
+            placeholders.append(te.placeholder(shape, (form and form.dtype) or array.dtype.name, name))
             views.append(layout.view(placeholders[-1], array.shape, form) if form else placeholders[-1])
             arrays.append(_held(form, array) if form else array)
         y = self.op.compute(*views)
@@ -78,7 +80,7 @@ class Program:
             arrays.append(_held(self.y, r))
             expected = expected + r
         before = y
-        y = te.compute(y.shape, lambda *i: te.maximum(before[i], te.const(0, "float32")), name="relu", tag="elemwise")
+        y = te.compute(y.shape, lambda *i: te.maximum(before[i], te.const(0, y.dtype)), name="relu", tag="elemwise")
         out = layout.result(y, self.y)
         s = te.create_schedule(out.op)
         schedules.schedule(self.op, s, [out], self.target)
@@ -91,14 +93,18 @@ class Program:
 def check(program: Program) -> None:
     kernel, arrays, expected = program.lowered()
     assert any(isinstance(s, For) and s.kind == "tensorized" for s in walk(kernel.body))
-    is_here = HOST.has_tiles if program.target.has_tiles else HOST.has_dot(PAIRS)
+    is_here = HOST.has_tiles if program.target.has_tiles else HOST.has_dot(program.dot)
     runs = [lambda k, a: interpret.run(k, a), *([lambda k, a: run_native(k, a, HOST, threads=2)] * is_here)]
     prepared = prepare(kernel)
-    instruction = "tdpbf16ps" if program.target.has_tiles else "vdpbf16ps"
+    is_exact = program.dot.is_exact
+    instruction = "tdpbusd" if is_exact else "tdpbf16ps" if program.target.has_tiles else "vdpbf16ps"
     assert instruction in assembly(compile_kernel(prepared, program.target), program.target)
     for run in runs:
-        out = np.full(expected.shape, np.nan, np.float32).astype(BF16)
+        out = np.full(expected.shape, -1, np.int32) if is_exact else np.full(expected.shape, np.nan).astype(BF16)
         run(prepared, [*arrays, out])
+        if is_exact:
+            np.testing.assert_array_equal(out, expected)
+            continue
         # one rounding to 8 bits; sums in float32
         limit = 2.0**-8 * np.abs(expected) + 1e-5 * np.abs(expected).max(initial=1.0)
         assert (np.abs(out.astype(np.float64) - expected) <= limit).all()
@@ -182,6 +188,41 @@ def test_products_of_matrices(rows: int, depth: int, columns: int, data: st.Data
     ]
     plain = Blocking((), dtype="bfloat16")
     check(Program(Gemm(), operands, plain, form, plain, data.draw(st.booleans())))
+
+
+@st.composite
+def byte_convolutions(draw: st.DrawFn) -> Program:
+    whole = st.integers
+    reads = draw(st.sampled_from([32, 64]))
+    channels, results = reads * draw(whole(1, 2)), draw(st.sampled_from([32, 64, 96]))
+    kernel = draw(st.sampled_from([(1, 1), (3, 3), (1, 3), (2, 1)]))
+    pads = tuple(draw(whole(0, k // 2)) for k in kernel * 2)
+    plane = (draw(whole(kernel[0], 6)), draw(whole(kernel[1], 35)))
+    rng = np.random.default_rng(draw(whole(0, 2**32)))
+    x = rng.integers(0, 256, (draw(whole(1, 2)), channels, *plane), np.uint8)
+    w = rng.integers(-128, 128, (results, channels, *kernel), np.int8)
+    bias = rng.integers(-(2**20), 2**20, results, np.int32)
+    form = dot_weights.panels(0, 1, results, reads, AMX, kernel[1] if reads == channels else 1, QUADS)
+    assert form is not None
+    conv = ByteConv(strides=(draw(whole(1, 2)), draw(whole(1, 2))), pads=pads, outside=draw(whole(0, 255)))
+    blocks = [Blocking(((1, n),)) for n in (reads, draw(st.sampled_from([16, 32])))]
+    return Program(conv, [x, w, bias], blocks[0], replace(form, dtype=None), blocks[1], dot=QUADS)
+
+
+@given(byte_convolutions())
+@settings(max_examples=10, deadline=None)
+def test_convolutions_of_bytes(program: Program) -> None:
+    check(program)
+
+
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(70, 96, 66), (33, 64, 8), (16, 36, 35), (1, 128, 32)])
+def test_products_of_matrices_of_bytes(rows: int, depth: int, columns: int) -> None:
+    rng = np.random.default_rng(rows)
+    form = dot_weights.panels(1, 0, columns, depth, AMX, dot=QUADS)
+    assert form is not None
+    operands = [rng.integers(0, 256, (rows, depth), np.uint8), rng.integers(-128, 128, (depth, columns), np.int8)]
+    plain = Blocking(())
+    check(Program(ByteMatmul(), operands, plain, replace(form, dtype=None), plain, dot=QUADS))
 
 
 def test_tiles_are_as_high_as_registers_have_rows() -> None:

@@ -27,6 +27,7 @@ from renorm.targets import find
 BYTES = "llvm -mcpu=cascadelake"  # without pairs
 BOTH = "llvm -mcpu=znver4"
 WORDS = "llvm -mcpu=haswell"  # pairs of 16 bits
+TILES = "llvm -mcpu=sapphirerapids"  # the matrix unit
 TARGETS = "llvm", WORDS
 
 
@@ -262,13 +263,13 @@ def test_weights_that_are_no_bytes_are_left_to_floats() -> None:
     assert "byte_conv" not in [n.op.name for n in pipeline.optimize(g, target=find(BYTES))[0].nodes]
 
 
-@pytest.mark.parametrize("target", [BYTES, BOTH, WORDS, "llvm -mcpu=sapphirerapids", "llvm -mcpu=alderlake"])
+@pytest.mark.parametrize("target", [BYTES, BOTH, WORDS, TILES, "llvm -mcpu=alderlake"])
 def test_code_has_the_instruction(target: str) -> None:
     g = Graph("one")
     x = g.input("x", "uint8", (1, 64, 9, 9))
     g.outputs = [ops.conv_integer(x, np.ones((32, 64, 3, 3), np.int8), np.uint8(3), pads=(1, 1, 1, 1))]
     module = renorm.compile(g, target=target)
-    wanted = "vpmaddwd" if target == WORDS else "vpdpbusd"
+    wanted = {WORDS: "vpmaddwd", TILES: "tdpbusd"}.get(target, "vpdpbusd")
     assert any(wanted in module.kernel(group.name).asm for group in module.graph.groups)
 
 

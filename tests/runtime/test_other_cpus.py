@@ -62,4 +62,4 @@ def test_registers_that_the_system_does_not_give_are_lacking(monkeypatch: pytest
     monkeypatch.setattr(cpu, "host_flags", lambda: frozenset(_SAPPHIRE_RAPIDS.split()))
     monkeypatch.setattr(matrix_registers, "granted", lambda: False)
     (found,) = cpu.obstacles(machine, "x86_64")
-    assert found == "the system does not give this process the registers of amx-bf16, amx-tile"
+    assert found == "the system does not give this process the registers of amx-bf16, amx-int8, amx-tile"

@@ -38,6 +38,7 @@ _X86_64 = {
     "avxvnniint16": "avx_vnni_int16",
     "amx-tile": "amx_tile",
     "amx-bf16": "amx_bf16",
+    "amx-int8": "amx_int8",
     "crc32": "sse4_2",
     "prfchw": "3dnowprefetch",
 }  # fmt: skip
@@ -63,7 +64,7 @@ _AARCH64 = {name: name for name in ("aes", "sha2", "sha3", "bf16", "i8mm", "sve"
     "f64mm": "svef64mm",
 }
 FEATURES = {"x86_64": _X86_64, "aarch64": _AARCH64}
-MATRIX = frozenset({"amx-tile", "amx-bf16"})
-"""By LLVM's names: what matrix instructions on bfloat16 need."""
+MATRIX = frozenset({"amx-tile", "amx-bf16", "amx-int8"})
+"""By LLVM's names: what matrix instructions need; no CPU has one of the last two alone."""
 NEEDED = {"x86_64": ("avx2", "fma", "f16c"), "aarch64": ("neon",)}
 """By LLVM's names: what kernels rely on."""

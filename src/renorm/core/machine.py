@@ -90,8 +90,8 @@ class Level:
 
 @dataclass(frozen=True)
 class MatrixUnit:
-    """What multiplies matrices: rows x depth by depth x columns, added to rows x columns. side: registers of a tile
-    along each of its sides.
+    """What multiplies matrices: rows x depth by depth x columns, added to rows x columns of 32 bits. side: registers of
+    a tile along each of its sides; dots: the sums that an element of such a product is made of.
 
     Times are of AMX, Sapphire Rapids: a product takes a cycle per row, a load a cycle per row that comes from the
     second-level cache.
@@ -99,8 +99,12 @@ class MatrixUnit:
 
     rows: int = 16
     columns: int = 16
-    depth: int = 32
     side: int = 2
+    dots: tuple[Dot, ...] = (PAIRS, QUADS)
+
+    def depth(self, dot: Dot) -> int:
+        """Return how many terms one product sums: a row of a register is as many neighbours as columns."""
+        return self.columns * dot.count
 
     def registers(self, height: int, length: int) -> list[int]:
         """Return the rows of each register of a tile of `length` pixels in each of `height` rows."""
@@ -119,7 +123,8 @@ class MatrixUnit:
 class Machine:
     """A core. vector_bytes, registers: of vector registers. products, loads: of vectors, that begin per cycle; issue:
     of all instructions. latency: cycles of a multiply-add. caches: from the nearest on; memory: what is behind.
-    matrix: for bfloat16; dots: instructions on neighbours that begin as often as multiply-adds, and so pay."""
+    matrix: a unit for products of matrices; dots: instructions on neighbours that begin as often as multiply-adds, and
+    so pay."""
 
     core: Core
     vector_bytes: int

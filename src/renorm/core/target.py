@@ -84,7 +84,7 @@ class Target:
 
     @property
     def has_tiles(self) -> bool:
-        """Return whether there are instructions that multiply matrices of bfloat16 (AMX)."""
+        """Return whether there are instructions that multiply matrices of bfloat16 and of bytes (AMX)."""
         if self.vector_bytes < 64:
             return False
         if self.has is not None:

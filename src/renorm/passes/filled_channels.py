@@ -16,6 +16,7 @@ import numpy as np
 
 from renorm import ops
 from renorm.core.dims import is_static, static
+from renorm.core.dots import PAIRS
 from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.graph.ir import Graph, Value
@@ -89,7 +90,7 @@ class GroupsOfConv(Rewrite):
 
     def __init__(self, target: Target):
         unit = Machine.of(target).matrix
-        self._block = unit.depth if unit else 1
+        self._block = unit.depth(PAIRS) if unit else 1
 
     def pattern(self, x: Any, w: Any, b: Any) -> Any:
         return Conv.matching()(x, w, b)

@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from renorm.core.dims import is_static, static
+from renorm.core.dots import PAIRS, QUADS
 from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.layout import Accepts, Layout
+from renorm.ops.byte_conv import ByteConv
 from renorm.ops.schedules import blocks, dot_weights
 from renorm.passes.context import Context
 
@@ -32,10 +34,10 @@ class ChooseLayouts:
         inside = {v: g.name for g in graph.groups for n in g.nodes for v in n.outputs}
         leaving = [v for v, g in inside.items() if graph.is_output(v) or any(inside[u.output] != g for u in v.readers)]
         taken = set[Value]()
-        for layout in _of_a_matrix_unit(leaving, context):
+        for layout, is_held in _of_a_matrix_unit(leaving, context):
             regions = Regions(graph, graph.groups, context, layout)
             others = regions.holding(taken.__contains__)
-            taken |= _lay(leaving, regions, layout, regions.holding(_is_rounded) - others)
+            taken |= _lay(leaving, regions, layout, regions.holding(is_held) - others)
         if (layout := layout_of_blocks(context)) is not None:
             regions = Regions(graph, graph.groups, context, layout)
             others = regions.holding(taken.__contains__)
@@ -62,21 +64,33 @@ def layout_of_blocks(context: Context) -> Layout | None:
     return None if machine.is_gpu or lanes < 2 else Layout(1, lanes)
 
 
-def _of_a_matrix_unit(values: Sequence[Value], context: Context) -> Iterator[Layout]:
-    """Yield layouts of what a matrix unit multiplies, best first: a block is a row of its registers, or all channels
-    where these are no vectors."""
+def _of_a_matrix_unit(values: Sequence[Value], context: Context) -> Iterator[tuple[Layout, Callable[[Value], bool]]]:
+    """Yield layouts of what a matrix unit multiplies, best first, with what is true of values that it multiplies: a
+    block is a row of its registers, or vectors that fill a part of one, or all channels where these are no vectors."""
     machine = context.target.machine_target
-    unit = None if machine.is_gpu else Machine.of(machine).matrix
-    if unit is None or context.precision != "bfloat16":
+    unit, lanes = None if machine.is_gpu else Machine.of(machine).matrix, machine.lanes(4)
+    if unit is None:
         return
-    yield Layout(1, unit.depth)
+    for n in (unit.depth(QUADS), unit.side * unit.columns):  # results are written in panels
+        yield (layout := Layout(1, n)), lambda v, layout=layout: _is_of_bytes(v, layout, machine)
+    if context.precision != "bfloat16":
+        return
+    yield Layout(1, unit.depth(PAIRS)), _is_rounded
     rounded = [v for v in values if v.rank > 2 and _is_rounded(v)]
     for n in sorted({n for v in rounded if isinstance(n := v.shape[1], int)}):
-        if n % machine.lanes(4) == 0 or n % 2:
+        if n % lanes == 0 or n % PAIRS.count:
             continue
         layout, alike = Layout(1, n), (u for v in rounded if v.shape[1] == n for u in v.readers)
-        if n >= dot_weights.FEWEST or any(_is_multiplied(u, layout, context) for u in alike):
-            yield layout
+        if n >= dot_weights.least(unit, PAIRS) or any(_is_multiplied(u, layout, context) for u in alike):
+            yield layout, _is_rounded
+
+
+def _is_of_bytes(v: Value, layout: Layout, machine: Target) -> bool:
+    """Return whether a matrix unit multiplies a value of bytes that lies in blocks."""
+    if v.dtype != QUADS.data or layout.refuses(v.shape) is not None:
+        return False
+    forms = [dot_weights.held(u, 1, replace(layout, dtype=v.dtype), machine) for u in v.readers if u.inputs[0] is v]
+    return any(form is not None and dot_weights.lies_in_panels(form) for form in forms)
 
 
 class Regions:
@@ -96,7 +110,8 @@ class Regions:
         self._above: dict[Value, Value] = {}
         self._refused: set[Value] = set()  # and with them their regions
         self._layout, self._elementwise = layout, frozenset(elementwise)
-        self._is_ragged = layout.lanes % target.machine_target.lanes(4) > 0
+        self._lanes = target.machine_target.lanes(4)
+        self._is_ragged = layout.lanes % self._lanes > 0
         for group in groups:
             by_user = is_foreign(registry.scheduler(group.nodes, target), target)
             for node in group.nodes:
@@ -134,7 +149,8 @@ class Regions:
     def _accepts(self, node: Node, index: int | None) -> Accepts:
         if node in self._elementwise:
             return Accepts.ALIKE
-        if self._is_ragged and node.op.values.get("group", 1) != 1:
+        is_of_bytes = isinstance(node.op, ByteConv) and self._layout.lanes != self._lanes
+        if (self._is_ragged or is_of_bytes) and node.op.values.get("group", 1) != 1:
             return Accepts.ROW_MAJOR  # channels that are summed by themselves are vectors
         accepts = blocks.accepts(node, index, self._layout.lanes)
         is_data = index == 0 and accepts is Accepts.ROW_MAJOR

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from renorm.core.dtypes import itemsize
 from renorm.core.machine import FEWEST, FILL, Machine
 from renorm.expr.nodes import Expr, Var
 from renorm.expr.rewrite import loads
@@ -229,7 +230,9 @@ class Prediction:
             cycles = size / self._machine.products
         else:
             is_product = len(nest) > 2
-            cycles = max(FEWEST, size / (unit.columns * (unit.depth if is_product else 1)))
+            held = [itemsize(x.dtype) for x in walk(body) if isinstance(x, Store) for x in loads(x.value)]
+            terms = unit.columns * 4 // min(held, default=4) if is_product else 1
+            cycles = max(FEWEST, size / (unit.columns * terms))
         return _Part(touched, [_Stage({"products of matrices": cycles}, touched.misses)])
 
 

@@ -1,7 +1,7 @@
 """Tensorized loops to instructions of a matrix unit: AMX, whose eight tile registers have 16 rows of 64 bytes.
 
     zero       C[i, j] = 0                                    tilezero
-    product    C[i, j] += A[i, k, p] * B[k, j, p]             tdpbf16ps, p of 2
+    product    C[i, j] += A[i, k, p] * B[k, j, p]             tdpbf16ps, p of 2; tdpbusd of bytes, p of 4
     move       X[i, j] = C[i, j]                              tilestored
 
 C, a buffer of scope tile with j of up to 32, is four registers at most: i is one loop of up to 32 rows, or two, the
@@ -21,7 +21,7 @@ from renorm.codegen.llvm.expressions import Expressions
 from renorm.codegen.llvm.nests import count, factors_of, first, is_zero, nest, slopes_of
 from renorm.codegen.llvm.ssa import I8, PTR, Function, Value
 from renorm.core import dtypes
-from renorm.core.dots import PAIRS
+from renorm.core.dots import PAIRS, Dot
 from renorm.core.machine import MatrixUnit
 from renorm.expr.nodes import Expr, Load, Var
 from renorm.expr.rewrite import loads
@@ -30,6 +30,12 @@ from renorm.tir.nodes import Allocate, Buffer, For, Stmt, Store, children, expre
 UNIT = MatrixUnit()
 ROWS, COLUMNS, SIDE = UNIT.rows, UNIT.columns, UNIT.side
 _A, _B = 4, 6  # the first registers of A and B; those of C are before them
+# by dtypes of A and B
+_PRODUCTS = {
+    ("bfloat16", "bfloat16"): "tdpbf16ps",
+    ("uint8", "int8"): "tdpbusd",
+    ("int8", "uint8"): "tdpbsud",
+}
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,7 @@ class _Move:
 @dataclass(frozen=True)
 class _Product:
     tile: _Tile
+    dot: Dot
     depth: int
     a: _Part
     b: _Part
@@ -102,11 +109,11 @@ class Matrices:
         parts = [_part_of(loop, s.buffer) for loop in _tensorized(s.body) if _touches(loop, s.buffer)]
         is_alone = not any(_touches(x, s.buffer) for x in _plain(s.body))
         shapes = {p.tile.shape for p in parts if p is not None}
-        depths = {p.depth for p in parts if isinstance(p, _Product)}
-        fits = is_alone and None not in parts and len(shapes) == len(depths) == 1
-        if not fits or any(d % 2 or d > UNIT.depth for d in depths):
+        sums = {(p.dot, p.depth) for p in parts if isinstance(p, _Product)}
+        fits = is_alone and None not in parts and len(shapes) == len(sums) == 1
+        if not fits or any(depth > UNIT.depth(dot) for dot, depth in sums):
             return False
-        self._configure(*shapes.pop(), depths.pop())
+        self._configure(*shapes.pop(), *sums.pop())
         self._held.add(s.buffer)
         return True
 
@@ -130,13 +137,13 @@ class Matrices:
                 return False
         return True
 
-    def _configure(self, rows: Sequence[int], columns: Sequence[int], depth: int) -> None:
-        f = self._f
+    def _configure(self, rows: Sequence[int], columns: Sequence[int], dot: Dot, depth: int) -> None:
+        f, steps = self._f, depth // dot.count
         of_a, of_b = ([part[min(i, len(part) - 1)] for i in range(SIDE)] for part in (rows, columns))
-        heights = [of_a[c // SIDE] for c in range(SIDE * SIDE)] + of_a + [depth // 2] * SIDE
-        widths = [4 * of_b[c % SIDE] for c in range(SIDE * SIDE)] + [2 * depth] * SIDE + [4 * n for n in of_b]
+        heights = [of_a[c // SIDE] for c in range(SIDE * SIDE)] + of_a + [steps] * SIDE
+        widths = [4 * of_b[c % SIDE] for c in range(SIDE * SIDE)] + [4 * steps] * SIDE + [4 * n for n in of_b]
         held = [1, *[0] * 15, *(b for w in (*widths, *[0] * 8) for b in (w, 0)), *heights, *[0] * 8]
-        table = f.table(f"tiles_{'_'.join(map(str, (*of_a, *of_b, depth)))}", I8, held)
+        table = f.table(f"tiles_{'_'.join(map(str, (*of_a, *of_b, steps)))}", I8, held)
         if self._loaded is None:
             self._loaded = f.allocate_one(PTR)
             f.entry.lines.append(f"store ptr null, ptr {self._loaded.text}")
@@ -151,12 +158,13 @@ class Matrices:
                 self._f.effect(f"call void @llvm.x86.tilezero(i8 {a * SIDE + b})")
 
     def _multiply(self, p: _Product) -> None:
+        name = _PRODUCTS[p.a.buffer.dtype, p.b.buffer.dtype]
         for a, register in enumerate(p.tile.registers):
             self._access("tileloadd64", _A + a, p.a, p.a.offset(register))
             for b in range(len(p.tile.columns)):
                 if not a:
-                    self._access("tileloadd64", _B + b, p.b, b * 2 * COLUMNS)
-                self._f.effect(f"call void @llvm.x86.tdpbf16ps(i8 {a * SIDE + b}, i8 {_A + a}, i8 {_B + b})")
+                    self._access("tileloadd64", _B + b, p.b, b * p.dot.count * COLUMNS)
+                self._f.effect(f"call void @llvm.x86.{name}(i8 {a * SIDE + b}, i8 {_A + a}, i8 {_B + b})")
 
     def _move(self, p: _Move) -> None:
         for a, register in enumerate(p.tile.registers):
@@ -222,7 +230,7 @@ def _moved(loops: Sequence[For], store: Store, held: Load) -> _Move | None:
     if of_c is None or slopes is None or tile is None or held.predicate is not None or store.nontemporal:
         return None
     column = next(x.var for x in loops if of_c[x.var] == 1)
-    if slopes[column] != 1 or store.buffer.dtype != "float32":
+    if slopes[column] != 1 or store.buffer.dtype != held.dtype:
         return None  # columns of a tile are copied side by side
     return _Move(tile, _Part(store.buffer, first(store.index, loops), slopes, _row_step(slopes, of_c, loops)))
 
@@ -258,10 +266,12 @@ def _tile_of(loops: Sequence[For], of_c: Mapping[Var, int]) -> _Tile | None:
 def _product(s: For, accumulators: Buffer) -> _Product | None:
     """The product of matrices that tensorized loops are; None where they are none."""
     loops, store = nest(s)
-    found = (factors_of(store, PAIRS) or ()) if s.kind == "tensorized" and store is not None else ()
+    if store is None or store.buffer is not accumulators or s.kind != "tensorized":
+        return None
+    dot, found = next(((dot, found) for dot in UNIT.dots if (found := factors_of(store, dot))), (PAIRS, ()))
     sides = [x for x in found if isinstance(x, Load) and x.predicate is None]
     buffers = [x.source for x in sides if isinstance(x.source, Buffer)]
-    if store is None or store.buffer is not accumulators or len(buffers) != 2:
+    if len(buffers) != 2:
         return None
     (a, b), (left, right) = sides, buffers
     slopes = [slopes_of(i, loops) for i in (store.index, a.indices[0], b.indices[0])]
@@ -276,11 +286,11 @@ def _product(s: For, accumulators: Buffer) -> _Product | None:
         a, b, left, right, of_a, of_b = b, a, right, left, of_b, of_a
     rows = _row_loops(of_c, loops)
     summed = [x for x in loops if of_c[x.var] == 0]
-    pair = next((x for x in summed if count(x) == 2 and of_a[x.var] == 1 == of_b[x.var]), None)
-    steps = [x for x in summed if x is not pair]
-    lies_in_pairs = of_a[column] == 0 and of_b[column] == 2 and all(of_a[x.var] == 2 for x in steps)
-    if pair is None or len(steps) > 1 or not lies_in_pairs or any(of_b[x.var] for x in rows):
+    neighbours = next((x for x in summed if count(x) == dot.count and of_a[x.var] == 1 == of_b[x.var]), None)
+    steps = [x for x in summed if x is not neighbours]
+    are_neighbours = of_a[column] == 0 and of_b[column] == dot.count and all(of_a[x.var] == dot.count for x in steps)
+    if neighbours is None or len(steps) > 1 or not are_neighbours or any(of_b[x.var] for x in rows):
         return None
     of_rows = _Part(left, first(a.indices[0], loops), of_a, _row_step(of_a, of_c, loops))
     of_columns = _Part(right, first(b.indices[0], loops), of_b, of_b[steps[0].var] if steps else 0)
-    return _Product(tile, 2 * (count(steps[0]) if steps else 1), of_rows, of_columns)
+    return _Product(tile, dot, dot.count * (count(steps[0]) if steps else 1), of_rows, of_columns)

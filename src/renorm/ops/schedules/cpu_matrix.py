@@ -1,4 +1,4 @@
-"""CPU: sums of products of bfloat16 by a matrix unit, whose registers hold tiles of accumulators.
+"""CPU: sums of products of bfloat16, or of bytes, by a matrix unit, whose registers hold tiles of accumulators.
 
     for each panel of channels, each tile of pixels
       tile[pixels][channels] = 0
@@ -6,8 +6,8 @@
       rows = tile                                                                        in the first-level cache
       result = ... of rows                                                               vectors of channels
 
-Weights lie in panels: for each pair of what is summed over, all channels of the panel, two and two. Padding is a copy,
-since all rows of a register are multiplied alike.
+Weights lie in panels: for n neighbours of what is summed over, pairs or quads, all channels of the panel, n and n.
+Padding is a copy, since all rows of a register are multiplied alike.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from math import inf, prod
 
 from renorm import te
-from renorm.core.dots import PAIRS
+from renorm.core.dots import Dot
 from renorm.core.dtypes import itemsize
 from renorm.core.machine import Machine, MatrixUnit
 from renorm.core.target import Target
@@ -30,20 +30,21 @@ STRIPS, ROWS = 8, 8  # of a plane for threads to share, and of one strip, beside
 
 
 def takes(main: te.Tensor, target: Target) -> bool:
-    """Return whether a sum of products runs on the matrix unit: of weights in panels and of bfloat16 in memory, over
-    which no condition stands."""
-    found = dot_weights.factors(main) if target.has_tiles else None
-    if found is None or found[2] is not PAIRS or not dot_weights.lies_in_panels(found[1]):
+    """Return whether a sum of products runs on the matrix unit: of weights in panels and of data that memory holds as
+    the unit reads it, over which no condition stands."""
+    unit = Machine.of(target).matrix
+    found = dot_weights.factors(main) if unit is not None else None
+    if unit is None or found is None or found[2] not in unit.dots or not dot_weights.lies_in_panels(found[1]):
         return False
-    form = dot_weights.read(found[0])
-    return form is not None and form.dtype == PAIRS.data and structure.condition(main) is None
+    return dot_weights.held_dtype(found[0]) == found[2].data and structure.condition(main) is None
 
 
 def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -> te.IterVar | None:
     """Schedules a sum that the unit `takes`, whose elements are finished in `tail`: main itself, or an elementwise
     stage after it. Gives the loop over strips of pixels, where all channels of one are computed together."""
-    weights = dot_weights.of(main)
-    assert weights is not None
+    found = dot_weights.factors(main)
+    assert found is not None
+    _, weights, dot = found
     width = weights.cuts[1][1]
     is_matmul = main.op.tag == "matmul"
     channel = len(main.shape) - 1 if is_matmul else 1
@@ -78,7 +79,7 @@ def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -
         inside.append(inner)
     images = [] if is_matmul else [around.pop(0)]
     order, rounds = [*images, panel, *around.values()], list[te.IterVar]()
-    if images and products.shares_pixels(accumulators, target, itemsize("bfloat16")):
+    if images and products.shares_pixels(accumulators, target, itemsize(dot.weight)):
         whole, *others = around.values()
         pieces = -(-(STRIPS if others else cpu_injective.PIECES) // max(1, main.shape[0]))
         piece, whole = s[tail].split(whole, factor=max(2, min(ROWS // height, -(-whole.extent // pieces))))
@@ -91,7 +92,7 @@ def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -
 
     s[main].compute_at(s[tail], around_tiles[-1])
     s[accumulators].compute_at(s[tail], around_tiles[-1])
-    tensorize(s, main, accumulators, weights, pixels[-2:], channel, target)
+    tensorize(s, main, accumulators, weights, dot, pixels[-2:], channel, target)
     if len(around) and not target.spare:
         for x in structure.reads(accumulators):
             if dot_weights.read(x) is weights and isinstance(x.source, te.Tensor):
@@ -110,6 +111,7 @@ def tensorize(
     copy: te.Tensor,
     sums: te.Tensor,
     weights: Blocking,
+    dot: Dot,
     pixels: Sequence[int],
     channel: int,
     target: Target,
@@ -125,23 +127,23 @@ def tensorize(
         if t is copy:
             outside = loops
         else:
-            sums_of, inner = _sums(s, t, 2 * weights.cuts[0][1], unit)
-            loops, tile = [*loops, *sums_of], [*tile, *s[t].split(inner, factor=2)]
+            sums_of, inner = _sums(s, t, dot.count * weights.cuts[0][1], unit, dot)
+            loops, tile = [*loops, *sums_of], [*tile, *s[t].split(inner, factor=dot.count)]
         s[t].reorder(*loops, *tile)
         s[t].tensorize(tile[0])
     return outside
 
 
-def _sums(s: te.Schedule, t: te.Tensor, block: int, unit: MatrixUnit) -> tuple[list[te.IterVar], te.IterVar]:
+def _sums(s: te.Schedule, t: te.Tensor, block: int, unit: MatrixUnit, dot: Dot) -> tuple[list[te.IterVar], te.IterVar]:
     """The loops of a sum, outermost first, and that over the terms of one instruction. Taps of a row and channels are
     one loop where they lie side by side and fill an instruction better. block: channels side by side in weights."""
     channels, *taps = list(s[t].op.reduce_axis)  # channels come first in each sum
-    row, depth = taps[-1].extent if taps else 1, terms_at_once(block, unit)
+    row, depth = taps[-1].extent if taps else 1, terms_at_once(block, unit, dot)
     lie_together = t.op.tag == "conv" and channels.extent == block and t.op.attrs["dilations"][-1] == 1
-    if lie_together and row > 1 and terms_at_once(block * row, unit) > depth:
+    if lie_together and row > 1 and terms_at_once(block * row, unit, dot) > depth:
         s[t].reorder(*taps, channels)
         *taps, channels = *taps[:-1], s[t].fuse(taps[-1], channels)
-        rounds, inner = s[t].split(channels, factor=terms_at_once(block * row, unit))
+        rounds, inner = s[t].split(channels, factor=terms_at_once(block * row, unit, dot))
         return [*taps, rounds], inner
     outer, inner = s[t].split(channels, factor=block)
     if depth < block:

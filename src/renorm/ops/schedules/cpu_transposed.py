@@ -105,23 +105,25 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     depth = sum(_depth(main, phased) for main in mains)
     channels, groups = mains[0].shape[1], products.groups_of(mains[0])
     over_channels = products.fills_vectors(channels, groups, lanes)
-    weights = dot_weights.of(mains[0]) if all(cpu_matrix.takes(t, target) for t in mains) else None
-    if weights is not None:
-        height, length = cpu_matrix.choose(rows_columns, weights.cuts[1][1], target)
-        tile, over_channels = PhaseTile(height, length, weights.cuts[1][1] // lanes, 1), True
+    found = dot_weights.factors(mains[0]) if all(cpu_matrix.takes(t, target) for t in mains) else None
+    if found is not None:
+        width = found[1].cuts[1][1]
+        height, length = cpu_matrix.choose(rows_columns, width, target)
+        tile, over_channels = PhaseTile(height, length, width // lanes, 1), True
     elif over_channels:
         vectors, is_open = -(-channels // groups // lanes), s.open_axes(mains[0])[-1]
         tile = choose_tile(rows_columns, vectors, widest, depth, target.vector_registers, is_open)
     else:
         tile = _tile_of_pixels(rows_columns, channels // groups, widest, lanes, target.vector_registers)
-    accumulators = [s.cache_write(main, "register" if weights is None else "tile") for main in mains]
+    accumulators = [s.cache_write(main, "register" if found is None else "tile") for main in mains]
     place = _tail(s, out, tile, strides, lanes if over_channels else 1)
     for main, accumulator in zip(mains, accumulators, strict=True):
         s[main].set_scope("local")
         s[main].compute_at(s[out], place)
-        if weights is not None:
+        if found is not None:
             axes = list(range(2 + len(phased), len(main.shape)))[-2:]
-            s[accumulator].compute_at(s[main], cpu_matrix.tensorize(s, main, accumulator, weights, axes, 1, target)[-1])
+            at = cpu_matrix.tensorize(s, main, accumulator, *found[1:], axes, 1, target)[-1]
+            s[accumulator].compute_at(s[main], at)
             continue
         _block(s, main, accumulator, tile, phased, rank, lanes if over_channels else 1, target)
 

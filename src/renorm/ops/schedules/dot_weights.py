@@ -1,6 +1,6 @@
 """CPU: how memory holds constant weights for instructions that take neighbours, and which sums read such weights.
 
-    panels    [channels / w, ..., summed / 2k, k, w, 2]     rows of a matrix unit's registers, w of up to 32 channels
+    panels    [channels / w, ..., summed / nk, k, w, n]     rows of a matrix unit's registers, w of up to 32 channels
     vectors   [channels / v, ..., summed / nk, k, v, n]     v of a vector register; without k where data has no blocks
     taps      [channels / v, summed, ..., row / n, v, n]    where data has no blocks, or each channel is by itself
 
@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 from renorm import te
 from renorm.core import dots
 from renorm.core.dims import is_static, static
-from renorm.core.dots import PAIRS, Dot
-from renorm.core.machine import Machine, MatrixUnit
+from renorm.core.dots import PAIRS, QUADS, Dot
+from renorm.core.machine import FEWEST, Machine, MatrixUnit
 from renorm.core.target import Target
 from renorm.expr.nodes import Binary, Cast, Expr, Load, Reduce
 from renorm.graph.ir import Node
@@ -28,21 +29,25 @@ from renorm.ops.schedules.products import SCHEDULES
 from renorm.topi import layout
 from renorm.topi.layout import Blocking
 
-FEWEST = 8  # channels, and terms of a sum, that are worth an instruction for 16 and 32
+# A sum that is worth an instruction for matrices has a part of the terms of one at least, by how many neighbours it
+# takes: of bytes, vectors make half as many products in a cycle
+PARTS = {PAIRS.count: 4, QUADS.count: 2}
 
 
 def held(node: Node, index: int, data: Layout | None, target: Target) -> Blocking | None:
     """Return how memory holds the constant weight of a node, operand `index`, for products of neighbours; None where
     there are none. data: how memory holds what it is multiplied with."""
     machine, dot = Machine.of(target), dots.of_data(data.dtype) if data is not None else None
-    is_of_unit = machine.matrix is not None and dot is PAIRS
-    if node.op.scheduled_as not in SCHEDULES or data is None or dot is None or not (is_of_unit or dot in machine.dots):
+    if node.op.scheduled_as not in SCHEDULES or data is None or dot is None:
+        return None
+    unit = machine.matrix if machine.matrix is not None and dot in machine.matrix.dots else None
+    if unit is None and dot not in machine.dots:
         return None
     types, weight, is_blocked = node.operand_types(), node.inputs[index], data.axis == 1
     axis = node.op.channel_axis(index, types)
     summed = node.op.summed_axis(index, types) if is_blocked else node.op.rows_axis(index, types)
     groups = node.op.values.get("group", 1)
-    if groups > 1 and is_blocked and is_of_unit and node.op.scheduled_as == "convolution":
+    if groups > 1 and is_blocked and unit is not None and node.op.scheduled_as == "convolution":
         summed = 1  # whole blocks of channels, or the unit does not take them
     if axis is None or weight is None or not is_static(weight.shape):
         return None
@@ -51,41 +56,57 @@ def held(node: Node, index: int, data: Layout | None, target: Target) -> Blockin
     if summed is None:
         return None
     channels, depth, *window = static([weight.shape[axis], weight.shape[summed], *weight.shape[2:]])
-    if not is_of_unit or machine.matrix is None:
-        form = vectors(axis, summed, channels, depth, data.lanes if is_blocked else None, target, dot)
-        return replace(form, dtype=None) if form is not None and weight.dtype == form.dtype else form
-    if groups > 1 and (depth % data.lanes or channels // groups % (machine.matrix.side * machine.matrix.columns)):
-        return None
-    is_transposed = node.op.scheduled_as == "transposed_convolution"
-    is_dilated = any(d > 1 for d in node.op.values.get("dilations") or ())
-    if is_transposed and (is_dilated or channels % target.lanes(4)):
-        return None
-    if not is_static(node.output.shape[2:] if is_blocked else node.output.shape[-2:-1]):
-        return None  # rows of a register have no conditions
-    is_whole = (
-        is_blocked and data.lanes == depth and groups == 1 and node.op.scheduled_as == "convolution" and not is_dilated
-    )
-    return panels(axis, summed, channels, data.lanes if is_blocked else depth, target, window[-1] if is_whole else 1)
+    form, block = None, data.lanes if is_blocked else None
+    if unit is not None and _takes(node, unit, channels, depth, data, FEWEST if dot in machine.dots else 1):
+        is_dense = groups == 1 and node.op.scheduled_as == "convolution" and not _is_dilated(node)
+        row = window[-1] if is_blocked and is_dense and data.lanes == depth else 1
+        form = panels(axis, summed, channels, block or depth, target, row, dot)
+    if form is None and dot in machine.dots:
+        form = vectors(axis, summed, channels, depth, block, target, dot)
+    return replace(form, dtype=None) if form is not None and weight.dtype == form.dtype else form
 
 
-def panels(axis: int, summed: int, channels: int, block: int, target: Target, taps: int = 1) -> Blocking | None:
+def _takes(node: Node, unit: MatrixUnit, channels: int, depth: int, data: Layout, fewest: int) -> bool:
+    """Return whether the matrix unit multiplies the data of a node. channels: of the result; depth: of a weight;
+    fewest: rows that it is faster with than vectors."""
+    groups, rows = node.op.values.get("group", 1), node.output.shape[2:] if data.axis == 1 else node.output.shape[-2:-1]
+    if groups > 1 and (depth % data.lanes or channels // groups % (unit.side * unit.columns)):
+        return False
+    if node.op.scheduled_as == "transposed_convolution" and (_is_dilated(node) or channels % unit.columns):
+        return False
+    return is_static(rows) and prod(static(rows)) >= fewest  # rows of a register have no conditions
+
+
+def _is_dilated(node: Node) -> bool:
+    return any(d > 1 for d in node.op.values.get("dilations") or ())
+
+
+def panels(
+    axis: int, summed: int, channels: int, block: int, target: Target, taps: int = 1, dot: Dot = PAIRS
+) -> Blocking | None:
     """Return how memory holds constant weights that the matrix unit multiplies, None where it does not take them.
 
     axis: of the channels of the result; summed: that which is summed over; block: how many of its elements lie side by
     side in the data; taps: of a row of a window, which do so too where a block is all of these elements."""
     unit = Machine.of(target).matrix
-    if unit is None or channels < 2 or block % 2:
+    if unit is None or channels < 2 or block % dot.count:
         return None
-    if max(terms_at_once(block, unit), terms_at_once(block * taps, unit)) < FEWEST:
+    if max(terms_at_once(block, unit, dot), terms_at_once(block * taps, unit, dot)) < least(unit, dot):
         return None
-    pairs = block // 2 if block * taps < unit.depth or taps > 1 else terms_at_once(block, unit) // 2
-    return Blocking(((summed, pairs), (axis, min(channels, unit.side * unit.columns)), (summed, 2)), axis, PAIRS.weight)
+    side_by_side = block if block * taps < unit.depth(dot) or taps > 1 else terms_at_once(block, unit, dot)
+    width = min(channels, unit.side * unit.columns)
+    return Blocking(((summed, side_by_side // dot.count), (axis, width), (summed, dot.count)), axis, dot.weight)
 
 
-def terms_at_once(terms: int, unit: MatrixUnit) -> int:
-    """Return how many of so many terms, side by side, one instruction sums: an even number that divides them; 0 where
-    there is none."""
-    return next((d for d in range(unit.depth, 0, -2) if terms % d == 0), 0)
+def least(unit: MatrixUnit, dot: Dot) -> int:
+    """Return how many terms side by side are worth an instruction of the matrix unit."""
+    return unit.depth(dot) // PARTS[dot.count]
+
+
+def terms_at_once(terms: int, unit: MatrixUnit, dot: Dot = PAIRS) -> int:
+    """Return how many of so many terms, side by side, one instruction sums: groups of neighbours that divide them; 0
+    where there are none."""
+    return next((d for d in range(unit.depth(dot), 0, -dot.count) if terms % d == 0), 0)
 
 
 def vectors(
@@ -157,7 +178,7 @@ def held_dtype(e: Expr) -> str | None:
 
 
 def lies_in_panels(form: Blocking) -> bool:
-    """Return whether weights in pairs lie in panels, by how many pairs of what is summed these have."""
+    """Return whether weights lie in panels, by how many neighbours of what is summed these have."""
     return len(form.cuts) == 3
 
 
