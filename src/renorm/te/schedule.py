@@ -217,8 +217,8 @@ class Stage:
                     T[i, j] += A[i*32 + k*2 + p]*B[k*64 + j*2 + p]           T[i, j] += ...
 
         They mean what serial loops do. What stores or reads a stage of scope "tile", which such registers hold, is
-        tensorized. AMX takes widened bfloat16, j of 16 or 32, i of up to 32, and bytes, p of 4; AVX512_BF16 takes j of 4, 8
-        or 16 and p alone, of a stage of scope "register"; VNNI the same of bytes; AVX2 of int16. Theirs may be A[p*16 + j].
+        tensorized. AMX takes widened bfloat16, or bytes, p of 4, j of 16 or 32, i of up to 32; of scope "register"
+        AVX512_BF16 takes j of 4, 8 or 16 and p alone, VNNI the same of bytes, AVX2 of int16, A[p*16 + j] too.
         """
         for axis in self.leaf_iter_vars[self._loop(var, "tensorize") :]:
             self._annotate(axis, "tensorized", "tensorize")
