@@ -29,7 +29,7 @@ from benchmarks.figures import (
 from benchmarks.machine import ROOT, label
 from benchmarks.run import RESULTS
 from benchmarks.summary import README, growth, percent, put_into
-from renorm.driver.disturbance import OTHERS, STEAL
+from renorm.driver.disturbance import OTHERS, SLOWED, STEAL
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 PLOTS = ROOT / "docs" / "benchmarks"
@@ -100,11 +100,16 @@ def _of_machine(result: dict[str, Any]) -> Iterable[str]:
     yield "### Latency"
     yield f"![latency of each network and runtime]({plots}/latency.svg)"
     has_tenths, has_load = _has_tenths(networks), any("load" in n for n in networks.values())
+    has_slowed = any(r and "slowed" in r for n in networks.values() for r in n.get("load", {}).get("rounds", ()))
     yield (_TENTHS if has_tenths else _LATENCY).format(**settings)
     header = ["network", *_labels(networks), "renorm / fastest other"]
-    yield _table([*header, "steal, others"] if has_load else header, _latency(networks, has_tenths, has_load))
+    load = "steal, others, slowed" if has_slowed else "steal, others"
+    yield _table([*header, load] if has_load else header, _latency(networks, has_tenths, has_load))
     if has_load:
-        yield _LOAD.format(steal=f"{STEAL:.0%}", others=f"{OTHERS:.0%}", disturbed=_disturbed(networks))
+        limits = [f"{limit:.0%}" for limit in (STEAL, OTHERS, *[SLOWED] * has_slowed)]
+        yield _LOAD.format(limits=f"{', '.join(limits[:-1])} or {limits[-1]}", disturbed=_disturbed(networks))
+    if has_slowed:
+        yield _SLOWED
     yield _means(networks)
     yield from _failures(networks)
     yield "### Memory"
@@ -159,8 +164,11 @@ in float32."""
 
 _LOAD = """\
 The last column has what the hypervisor gave to other machines and what other processes took, of the time of all cores,
-in the median round. A round with more than {steal} or {others} is measured again, and the least disturbed one counts;
+in the median round. A round with more than {limits} is measured again, and the least disturbed one counts;
 as many are measured again as there are rounds, at most. {disturbed}"""
+
+_SLOWED = """\
+The third of these numbers: how much slower cores multiplied between two turns of a round than between others."""
 
 _HELD = """\
 renorm's code is for `{target}`, and all others are held to {held}: in their processes CPUID tells of nothing beyond it
@@ -340,7 +348,7 @@ def _load(network: dict[str, Any]) -> str:
     rounds = [r for r in network.get("load", {}).get("rounds", ()) if r]
     if not rounds:
         return ""
-    said = ", ".join(f"{median(r[of] for r in rounds):.1%}" for of in ("steal", "others"))
+    said = ", ".join(f"{median(r[of] for r in rounds):.1%}" for of in ("steal", "others", "slowed") if of in rounds[0])
     return f"**{said}**" if network["load"]["disturbed"] else said
 
 

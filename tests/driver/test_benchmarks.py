@@ -67,6 +67,9 @@ def test_the_page_says_what_was_disturbed() -> None:
     a, b = page._latency(networks, True, True)
     assert list(a) == ["a", "2.00 (1.50 to 3.00)", "4.00 (3.00 to 5.00)", "**0.50**", "0.1%, 1.0%"]
     assert list(b)[-1] == "**4.0%, 2.0%**"
+    slowed = {"steal": 0.001, "others": 0.01, "slowed": 0.07}
+    networks["a"]["load"]["rounds"] = [slowed] * 3
+    assert next(iter(page._latency({"a": networks["a"]}, True, True)))[-1] == "0.1%, 1.0%, 7.0%"
     assert page._disturbed(networks) == "Disturbed all the same: b (2 of 3 rounds)."
     assert page._disturbed({"a": networks["a"]}) == "No round that counts was disturbed."
 

@@ -51,7 +51,9 @@ def test_what_disturbs() -> None:
     assert Disturbance(0.021, 0.0).is_large
     assert Disturbance(0.0, 0.051).is_large
     assert Disturbance(0.1, 0.0).size > Disturbance(0.0, 0.2).size
+    assert Disturbance(0.0, 0.0, 0.16).is_large
     assert str(Disturbance(0.034, 0.5)) == "steal 3.4%, other processes 50.0%"
+    assert str(Disturbance(0.0, 0.0, 0.2)) == "steal 0.0%, other processes 0.0%, cores slowed by 20% for a while"
 
 
 def test_where_nothing_is_told_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,7 @@ def test_disturbed_rounds_are_measured_again(tmp_path: Path, monkeypatch: pytest
             return Disturbance(0.0, next(found))
 
     monkeypatch.setattr(measure, "Watch", Scripted)
+    monkeypatch.setattr(measure, "_speed", lambda call: 1.0)
     inputs = {"x": np.ones((3, 5), np.float32), "b": np.ones(5, np.float32)}
     compared = side_by_side(
         [Contender("it", "ort", path)], inputs, 1, rounds=3, seconds=0.01, gap=0.0, again=2, tell=told.append
@@ -102,6 +103,26 @@ def test_disturbed_rounds_are_measured_again(tmp_path: Path, monkeypatch: pytest
     assert told[1:] == ["round 1 of 3", "round 2 of 3", *again, "round 3 of 3"]
     assert compared.measured[0].latency is not None
     assert len(compared.measured[0].latency.rounds) == 3
+
+
+def test_rounds_in_which_cores_were_slower_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One contender: cores are asked before its turn and after it."""
+    speeds = iter([2.0, 1.9, 2.0, 1.0, 1.5, 1.4])  # the second round is measured twice
+
+    class Calm:
+        def __init__(self, processes: Any):
+            pass
+
+        def disturbance(self) -> Disturbance:
+            return Disturbance(0.0, 0.0)
+
+    monkeypatch.setattr(measure, "Watch", Calm)
+    monkeypatch.setattr(measure, "_speed", lambda call: next(speeds))
+    inputs = {"x": np.ones((3, 5), np.float32), "b": np.ones(5, np.float32)}
+    contender = Contender("it", "ort", model(tmp_path / "m.onnx", "y = Add(x, b)"))
+    compared = side_by_side([contender], inputs, 1, rounds=2, seconds=0.01, gap=0.0, again=1)
+    assert [round(d.slowed, 3) for d in compared.disturbances if d] == [0.05, 0.067]
+    assert (compared.repeated, compared.disturbed) == (1, [])
 
 
 def test_what_calls_come_to() -> None:

@@ -1,6 +1,7 @@
 """What others took of the cores while something was measured: the hypervisor (steal time), and other processes.
 
-As Linux counts it in /proc, in hundredths of a second; elsewhere, and of shorter times, nothing is known.
+As Linux counts it in /proc, in hundredths of a second; elsewhere, and of shorter times, nothing is known. What shares a
+core with a virtual machine, or holds its clock down, nobody counts: how fast cores multiply tells of it.
 """
 
 from __future__ import annotations
@@ -12,27 +13,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STEAL, OTHERS = 0.02, 0.05  # shares of the time of all cores: what was measured beside more is disturbed
+SLOWED = 0.15  # of the speed of cores
 _LEAST = 20  # ticks of all cores together, below which their shares are too coarse
 
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Shares of the time of all cores that the hypervisor gave to other machines, and that other processes took."""
+    """Shares of the time of all cores that the hypervisor gave to other machines, and that other processes took.
+    slowed: how much slower cores were when they were slowest than when they were fastest."""
 
     steal: float
     others: float
+    slowed: float = 0.0
 
     @property
     def is_large(self) -> bool:
-        return self.steal > STEAL or self.others > OTHERS
+        return self.size > 1
 
     @property
     def size(self) -> float:
         """Relative to what is allowed."""
-        return max(self.steal / STEAL, self.others / OTHERS)
+        return max(self.steal / STEAL, self.others / OTHERS, self.slowed / SLOWED)
 
     def __str__(self) -> str:
-        return f"steal {self.steal:.1%}, other processes {self.others:.1%}"
+        slowed = f", cores slowed by {self.slowed:.0%} for a while" if self.slowed else ""
+        return f"steal {self.steal:.1%}, other processes {self.others:.1%}{slowed}"
 
 
 class Watch:

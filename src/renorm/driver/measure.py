@@ -1,8 +1,9 @@
 """Networks measured side by side: each in a process of its own (driver.worker), taking turns.
 
 Rounds go A B C A B C ..., so that a machine that slows down slows all alike. Before each turn there is a gap, in which
-the threads of the runtime before it, which spin for some time after a run, come to rest. A round in which others took
-much of the cores can be measured again.
+the threads of the runtime before it, which spin for some time after a run, come to rest, and then a few milliseconds of
+multiply-adds, which tell how fast cores are now. A round in which others took much of the cores, or these were slower
+at one turn than at another, can be measured again.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import sys
 import tempfile
 import threading
 import time
+import timeit
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -28,11 +30,14 @@ import numpy as np
 import renorm
 from renorm.core.difference import relative_error
 from renorm.core.errors import InvalidInput, RenormError
+from renorm.driver import roofline
 from renorm.driver.disturbance import Disturbance, Watch
 from renorm.driver.worker import RUNTIMES, Job
+from renorm.targets import find
 
 Array = np.ndarray[Any, Any]
 GAP = 0.1  # seconds; ONNX Runtime's threads spin for about 16 ms after a run
+_PROBES = 8  # calls of half a millisecond, of which the fastest tells
 LIMIT = 600.0  # seconds until a worker that does not answer is taken for dead
 PEERS = tuple(name for name in RUNTIMES if not name.startswith("renorm"))
 _PACKAGES = {  # modules, and what installs them
@@ -163,14 +168,14 @@ def side_by_side(
                 workers.append(stack.enter_context(_started(contender, folder, i, threads)))
             except _Lost as error:
                 workers.append(Measured(contender.name, None, failure=error.headline))
-        kept, repeated = list[_Round](), 0
+        kept, repeated, call = list[_Round](), 0, roofline.multiply_adds(threads, find("llvm"))[0]
         for done in range(rounds):
             tell(f"round {done + 1} of {rounds}")
-            found = _round(workers, seconds / rounds, gap)
+            found = _round(workers, seconds / rounds, gap, call)
             while (disturbance := found.disturbance) and disturbance.is_large and repeated < again:
                 repeated += 1
                 tell(f"round {done + 1} again: {disturbance}")
-                other = _round(workers, seconds / rounds, gap)
+                other = _round(workers, seconds / rounds, gap, call)
                 found = min(found, other, key=lambda r: r.disturbance.size if r.disturbance else 0.0)
             kept.append(found)
         measured = [
@@ -187,19 +192,28 @@ class _Round:
     disturbance: Disturbance | None
 
 
-def _round(workers: list[_Worker | Measured], seconds: float, gap: float) -> _Round:
-    """A turn of each; puts what is known of one that fails in its place."""
+def _round(workers: list[_Worker | Measured], seconds: float, gap: float, call: Callable[[], None]) -> _Round:
+    """A turn of each; puts what is known of one that fails in its place. call: of multiply-adds."""
     watch = Watch([w.process for w in workers if isinstance(w, _Worker)])
-    turns = dict[int, list[float]]()
+    turns, speeds = dict[int, list[float]](), list[float]()
     for i, worker in enumerate(workers):
         if isinstance(worker, Measured):
             continue
         time.sleep(gap)
+        speeds.append(_speed(call))
         try:
             turns[i] = worker.turn(seconds)
         except _Lost as error:
             workers[i] = Measured(worker.name, None, failure=error.headline)
-    return _Round(turns, watch.disturbance())
+    time.sleep(gap)
+    speeds.append(_speed(call))
+    disturbance = watch.disturbance()
+    return _Round(turns, disturbance and replace(disturbance, slowed=1 - min(speeds) / max(speeds)))
+
+
+def _speed(call: Callable[[], None]) -> float:
+    """Calls in a second, where the fastest of some tells."""
+    return 1 / min(timeit.repeat(call, number=1, repeat=_PROBES))
 
 
 class _Worker:

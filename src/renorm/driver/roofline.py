@@ -32,8 +32,13 @@ def measure(threads: int, target: str = "llvm") -> Roofline:
 
 
 def _flops_per_second(threads: int, target: Target) -> float:
-    """Return the operations per second of a product of matrices whose results stay in registers: 6 rows by 2 or 4
-    vectors, as registers allow."""
+    call, flops = multiply_adds(threads, target)
+    return flops / _fastest(call)
+
+
+def multiply_adds(threads: int, target: Target) -> tuple[Callable[[], None], float]:
+    """Return a function that multiplies matrices whose products stay in registers, 6 rows by 2 or 4 vectors, as
+    registers allow, for about half a millisecond, and the operations of a call."""
     rows, columns = 6, target.lanes(4) * (4 if target.vector_registers >= 32 else 2)
     a, b = te.placeholder((_DEPTH, rows), name="a"), te.placeholder((_DEPTH, columns), name="b")
     times, k = te.reduce_axis((0, _TIMES), name="times"), te.reduce_axis((0, _DEPTH), name="k")
@@ -52,7 +57,7 @@ def _flops_per_second(threads: int, target: Target) -> float:
         s[stage].vectorize(inner)
     run = build(s, [a, b, c], name="multiply_add", target=target, threads=threads)
     arrays = [np.ones(t.shape, np.float32) for t in (a, b, c)]
-    return 2.0 * _TIMES * _DEPTH * c.size / _fastest(lambda: run(*arrays))
+    return lambda: run(*arrays), 2.0 * _TIMES * _DEPTH * c.size
 
 
 def _bytes_per_second(threads: int) -> float:
