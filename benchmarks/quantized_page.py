@@ -36,7 +36,7 @@ renorm does (`passes/litert.py`; files are written with the operators that were 
 - Dynamic ranges: LiteRT quantizes data in each run, renorm multiplies floats, which the file has. Not followed.
 """
 LIMIT = """
-The limit: a core of Zen 4 begins 64 products of bytes in a cycle, of which there were 3.56e9 a second (`renorm profile`
+The limit on Zen 4: a core begins 64 products of bytes in a cycle, of which there were 3.56e9 a second (`renorm profile`
 measures multiply-adds, which begin as often). So the products of resnet50, 4.09e9, take 17.9 ms on one thread, and
 those of mobilenet_v2, 0.30e9, 1.3 ms.
 """
@@ -59,13 +59,16 @@ WHY = {
 
 
 def results(folder: Path = RESULTS) -> dict[str, Any]:
-    """Return what was measured: of each part the newest."""
-    found = dict[str, Any]()
+    """Return what was measured: of each part the newest; of latency, that of each kind of machine."""
+    found, timed = dict[str, Any](), dict[str, tuple[str, Any]]()
     for file in sorted(folder.glob("quantized-*.json"), key=lambda f: json.loads(f.read_text())["when"]):
         new = json.loads(file.read_text())
         where = {part: _where(new, part) for part in PARTS if part in new}
         found |= {**new, "where": found.get("where", {}) | where}
-    return found
+        if "latency" in new:
+            timed.pop(label(new), None)
+            timed[label(new)] = where["latency"], new["latency"]
+    return found | {"latency": [*timed.values()][::-1]}
 
 
 def _where(new: dict[str, Any], part: str) -> str:
@@ -127,7 +130,7 @@ step from ONNX Runtime are bold. {where.get("networks", "")}
                 *_agreement(found["networks"]),
                 *_departures(found["networks"]),
                 *(_flat(found["flat"], where.get("flat", "")) if "flat" in found else ()),
-                *(_latency(found["latency"], where.get("latency", "")) if "latency" in found else ()),
+                *_latency(found["latency"]),
             ]
         ).rstrip()
         + "\n"
@@ -217,12 +220,19 @@ XNNPACK, which it runs by default and which are not the same: the last column ha
     yield FLAT
 
 
-def _latency(measured: Sequence[Mapping[str, Any]], where: str) -> Iterator[str]:
-    names = (*OF_ONNX, *OF_TFLITE)
-    yield f"""## Latency
+def _latency(machines: Sequence[tuple[str, Sequence[Mapping[str, Any]]]]) -> Iterator[str]:
+    yield """## Latency
 
 Milliseconds, medians of turns that are interleaved, each runtime in a process of its own. *renorm_tflite* and *litert*
-run the TensorFlow Lite file of the same architecture. The ratio is renorm's faster one to the fastest of the others.
+run the TensorFlow Lite file of the same architecture. The ratio is renorm's faster one to the fastest of the others."""
+    for where, measured in machines:
+        yield from _times(where, measured)
+    yield LIMIT
+
+
+def _times(where: str, measured: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    names = (*OF_ONNX, *OF_TFLITE)
+    yield f"""
 {where}
 
 | network | threads | {" | ".join(names)} | ratio |
@@ -233,7 +243,6 @@ run the TensorFlow Lite file of the same architecture. The ratio is renorm's fas
         ratio = f"{min(own) / min(others):.2f}" if own and others else ""
         columns = [f"{times[n]:.3f}" if times[n] else "" for n in names]
         yield f"| {of['network']} | {of['threads']} | {' | '.join(columns)} | {ratio} |"
-    yield LIMIT
 
 
 def _steps(value: float) -> str:

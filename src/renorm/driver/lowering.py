@@ -26,6 +26,7 @@ from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.layout import Layout
 from renorm.graph.strided_region import strides
 from renorm.ops import schedules
+from renorm.ops.gather import Gather
 from renorm.ops.schedules import cpu_packing, dot_weights
 from renorm.runtime.report import WorkRecord
 from renorm.te.mirror import Mirror
@@ -308,6 +309,7 @@ def identifier(name: str) -> str:
 def _panels(node: Node, index: int, target: Target) -> Blocking | None:
     """Return how kernels read a weight: blocks of result channels one after the other; within, the channels that are
     summed over in blocks too where the data has them so; in the dtype that memory holds the data in."""
+    node, index = _as_held(node, index)
     axis = node.op.channel_axis(index, node.operand_types())
     machine = target.machine_target
     dtype = held_weight_dtype(node, index)
@@ -324,6 +326,16 @@ def _panels(node: Node, index: int, target: Target) -> Blocking | None:
         cuts.insert(0, (summed, data.layout.lanes))
     weight = node.inputs[index]
     return Blocking(tuple(cuts), axis, None if weight is None or dtype == weight.dtype else dtype)
+
+
+def _as_held(node: Node, index: int) -> tuple[Node, int]:
+    """Return which node, and which operand of it, says how memory holds a constant: of what rows are looked up in, a
+    product that multiplies it."""
+    weight = node.inputs[index]
+    if index == 0 and isinstance(node.op, Gather) and weight is not None:
+        products = [u for u in weight.readers if u.op.is_product and u.inputs[1] is weight]
+        return (products[0], 1) if products else (node, index)
+    return node, index
 
 
 def _static_array(node: Node, parameter: str, value: Value, sizes: extents.Extents) -> np.ndarray[Any, Any]:

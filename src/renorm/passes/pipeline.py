@@ -55,6 +55,7 @@ from renorm.passes.raising import RaiseNorms
 from renorm.passes.recurrent import TakeStepsApart
 from renorm.passes.rewriting import ApplyRules
 from renorm.passes.statistics import StatisticsOfTiles
+from renorm.passes.tied_embeddings import ReadTied
 from renorm.runtime.report import Report
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ KERNELS: list[tuple[int, Pass]] = [
     (2, MultiplyIntegers()),
     (1, FoldConstants()),
     (1, ShareCommon()),
+    (2, ReadTied()),
     (0, RemoveDeadCode()),  # at every level: a kernel whose result nobody reads has nothing to write
     (3, FillChannels()),
     (3, ChooseAlgorithms()),
