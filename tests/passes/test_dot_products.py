@@ -188,6 +188,28 @@ def test_bytes_go_from_kernel_to_kernel() -> None:
         assert len(written) <= 1  # not both integers and steps
 
 
+@pytest.mark.parametrize(
+    ("channels", "window", "groups", "lanes"),
+    [(64, 3, 1, 64), (128, 3, 1, 64), (96, 2, 1, 32), (48, 3, 1, 16), (64, 4, 64, 16)],
+)
+def test_blocks_are_as_wide_as_a_matrix_unit_takes_them(channels: int, window: int, groups: int, lanes: int) -> None:
+    """What a convolution of channels by themselves reads lies in blocks of a vector."""
+
+    def counts(sums: Any) -> Any:
+        steps = ops.clip(ops.mul(ops.cast(sums, to="float32"), np.float32(0.01)), np.float32(0), np.float32(255))
+        return ops.cast(steps, to="uint8")
+
+    g = Graph("three")
+    first = ops.conv_integer(g.input("x", "uint8", (1, 64, 9, 9)), np.ones((channels, 64, 1, 1), np.int8))
+    weight = np.ones((64, channels // groups, window, window), np.int8)
+    second = ops.conv_integer(counts(first), weight, group=groups)
+    g.outputs = [ops.conv_integer(counts(second), np.ones((64, 64, 1, 1), np.int8))]
+    graph = pipeline.optimize(g, target=find(TILES))[0]
+    operands: Any = [n.inputs for n in graph.nodes if n.op.name == "byte_conv"]
+    (read,) = (x for x, w, *_ in operands if w.shape == weight.shape)
+    assert read.layout.lanes == lanes
+
+
 def test_what_a_convolution_by_itself_reads_is_held_in_bytes() -> None:
     model, _ = stated(*STATED["images"])
     model.graph.initializer.remove(next(t for t in model.graph.initializer if t.name == "z0"))
