@@ -126,11 +126,15 @@ def test_the_page_counts_files_and_names_those_that_are_apart() -> None:
                 "d.int8": {"reference": 0.0, "built in": 0.0, "xnnpack": 0.0, "xnnpack from reference": 0.0},
                 "d.int16x8": {"reference": 2.0, "built in": 1.0, "xnnpack": 2.0, "xnnpack from reference": 0.0},
             },
-            "latency": [{"network": "a", "threads": 2, "runtimes": runtimes, "layers": []}],
+            "latency": [
+                (f"On {machine}.", [{"network": "a", "threads": 2, "runtimes": runtimes, "layers": []}])
+                for machine in ("one machine", "another")
+            ],
             "machine": {"packages": {"onnxruntime": "1.0"}},
         }
     )
     assert "1 of 4 files of 2 networks" in page
+    assert page.count("On one machine.") == page.count("On another.") == 1
     assert "Of the others, 2 are at most one step from what the file says" in page
     assert "and 1 is neither" in page
     assert "| b | QDQ u8 s8 | | | 0 | does not run Resize node. |" in page
