@@ -168,7 +168,7 @@ in the median round. A round with more than {limits} is measured again, and the 
 as many are measured again as there are rounds, at most. {disturbed}"""
 
 _SLOWED = """\
-The third of these numbers: how much slower cores multiplied between two turns of a round than between others."""
+The third number: how much slower cores multiplied before the slowest turn of a round than before its fastest."""
 
 _HELD = """\
 renorm's code is for `{target}`, and all others are held to {held}: in their processes CPUID tells of nothing beyond it

@@ -28,7 +28,7 @@ _Phase = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64,
 def where_it_runs(target: str) -> Any:
     """A target as a parameter of a test that runs code for it; on other machines it is skipped."""
     lacking = cpu.obstacles(requirements(find(target)), platform.machine())
-    return pytest.param(target, marks=pytest.mark.skipif(bool(lacking), reason="; ".join(map(str, lacking))))
+    return pytest.param(target, marks=pytest.mark.skipif(bool(lacking), reason="; ".join(lacking)))
 
 
 def program(name: str, params: Sequence[Buffer], body: Stmt) -> Kernel:

@@ -193,7 +193,7 @@ def test_bytes_go_from_kernel_to_kernel() -> None:
     [(64, 3, 1, 64), (128, 3, 1, 64), (96, 2, 1, 32), (48, 3, 1, 16), (64, 4, 64, 16)],
 )
 def test_blocks_are_as_wide_as_a_matrix_unit_takes_them(channels: int, window: int, groups: int, lanes: int) -> None:
-    """What a convolution of channels by themselves reads lies in blocks of a vector."""
+    """Keep what a convolution of channels by themselves reads in blocks of a vector."""
 
     def counts(sums: Any) -> Any:
         steps = ops.clip(ops.mul(ops.cast(sums, to="float32"), np.float32(0.01)), np.float32(0), np.float32(255))

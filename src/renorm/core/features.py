@@ -65,6 +65,6 @@ _AARCH64 = {name: name for name in ("aes", "sha2", "sha3", "bf16", "i8mm", "sve"
 }
 FEATURES = {"x86_64": _X86_64, "aarch64": _AARCH64}
 MATRIX = frozenset({"amx-tile", "amx-bf16", "amx-int8"})
-"""By LLVM's names: what matrix instructions need; no CPU has one of the last two alone."""
+"""By LLVM's names: the matrix instructions that kernels use; a CPU that lacks one of them does without all."""
 NEEDED = {"x86_64": ("avx2", "fma", "f16c"), "aarch64": ("neon",)}
 """By LLVM's names: what kernels rely on."""

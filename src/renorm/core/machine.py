@@ -90,8 +90,8 @@ class Level:
 
 @dataclass(frozen=True)
 class MatrixUnit:
-    """What multiplies matrices: rows x depth by depth x columns, added to rows x columns of 32 bits. side: registers of
-    a tile along each of its sides; dots: the sums that an element of such a product is made of.
+    """Describe what multiplies matrices: rows x depth by depth x columns, added to rows x columns of 32 bits. side:
+    registers of a tile along each of its sides; dots: the sums that an element of such a product is made of.
 
     Times are of AMX, Sapphire Rapids: a product takes a cycle per row, a load a cycle per row that comes from the
     second-level cache.

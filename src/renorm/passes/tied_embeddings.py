@@ -1,8 +1,7 @@
 """Matrices that embed words and score them: memory holds them once, as the product reads them.
 
-A language model looks rows of a matrix up for its words, and multiplies with the same matrix, turned, at its end: a
-quarter of the parameters of a small one. Of the product's form a row is read with steps of a vector, which takes some
-microseconds a word.
+A language model looks rows of a matrix up for its words, and multiplies with the same matrix, turned, at its end: 39 of
+124 million parameters of GPT-2 small. In the product's form the elements of a row lie a vector apart.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class ReadTied:
             return
         products = [n for n in graph.nodes if type(n.op) in (Gemm, Matmul) and not n.op.values.get("transB")]
         weights = dict.fromkeys(n.inputs[1] for n in products)
-        multiplied = [w for w in weights if w is not None and is_matrix(w)]
+        multiplied = [w for w in weights if w is not None and _is_matrix(w)]
         for node in [n for n in graph.nodes if _looks_up(n) and not context.kept(n)]:
             words, at = node.inputs
             if words is None or at is None or not all(_looks_up(u) for u in words.readers):
@@ -44,14 +43,14 @@ class ReadTied:
                     graph.replace(node.output, ops.transpose(found, perm=(*range(1, found.rank), 0)))
 
 
-def is_matrix(v: Value) -> bool:
+def _is_matrix(v: Value) -> bool:
     """Return whether a value is a large constant of two axes."""
     return v.is_constant and v.rank == 2 and v.dtype == "float32" and prod(static(v.shape)) >= LARGE
 
 
 def _looks_up(node: Node) -> bool:
     words = node.inputs[0] if isinstance(node.op, Gather) and node.op.axis in (0, -2) else None
-    return words is not None and is_matrix(words)
+    return words is not None and _is_matrix(words)
 
 
 def _is_turned(a: Value, b: Value) -> bool:

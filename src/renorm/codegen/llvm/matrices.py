@@ -30,12 +30,7 @@ from renorm.tir.nodes import Allocate, Buffer, For, Stmt, Store, children, expre
 UNIT = MatrixUnit()
 ROWS, COLUMNS, SIDE = UNIT.rows, UNIT.columns, UNIT.side
 _A, _B = 4, 6  # the first registers of A and B; those of C are before them
-# by dtypes of A and B
-_PRODUCTS = {
-    ("bfloat16", "bfloat16"): "tdpbf16ps",
-    ("uint8", "int8"): "tdpbusd",
-    ("int8", "uint8"): "tdpbsud",
-}
+_PRODUCTS = {("bfloat16", "bfloat16"): "tdpbf16ps", ("uint8", "int8"): "tdpbusd"}  # by dtypes of A and B
 
 
 @dataclass(frozen=True)
@@ -284,6 +279,8 @@ def _product(s: For, accumulators: Buffer) -> _Product | None:
         return None
     if of_a[column]:
         a, b, left, right, of_a, of_b = b, a, right, left, of_b, of_a
+    if (left.dtype, right.dtype) not in _PRODUCTS:
+        return None
     rows = _row_loops(of_c, loops)
     summed = [x for x in loops if of_c[x.var] == 0]
     neighbours = next((x for x in summed if count(x) == dot.count and of_a[x.var] == 1 == of_b[x.var]), None)

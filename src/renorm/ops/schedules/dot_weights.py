@@ -146,12 +146,6 @@ def factors(main: te.Tensor) -> tuple[Expr, Blocking, Dot] | None:
             return None
 
 
-def of(main: te.Tensor) -> Blocking | None:
-    """Return how memory holds the weights of a sum, where these are in groups of neighbours."""
-    found = factors(main)
-    return None if found is None else found[1]
-
-
 def source(e: Expr) -> te.Tensor | None:
     """Return the tensor that a sum reads, in whatever dtype it multiplies it; None where it computes what it reads."""
     while isinstance(e, Cast):
