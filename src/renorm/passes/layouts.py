@@ -18,7 +18,6 @@ from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.layout import Accepts, Layout
-from renorm.ops.byte_conv import ByteConv
 from renorm.ops.schedules import blocks, dot_weights
 from renorm.passes.context import Context
 
@@ -149,10 +148,7 @@ class Regions:
     def _accepts(self, node: Node, index: int | None) -> Accepts:
         if node in self._elementwise:
             return Accepts.ALIKE
-        is_of_bytes = isinstance(node.op, ByteConv) and self._layout.lanes != self._lanes
-        if (self._is_ragged or is_of_bytes) and node.op.values.get("group", 1) != 1:
-            return Accepts.ROW_MAJOR  # channels that are summed by themselves are vectors
-        accepts = blocks.accepts(node, index, self._layout.lanes)
+        accepts = blocks.accepts(node, index, self._layout.lanes, self._lanes)
         is_data = index == 0 and accepts is Accepts.ROW_MAJOR
         return Accepts.EITHER if is_data and _is_multiplied(node, self._layout, self._context) else accepts
 

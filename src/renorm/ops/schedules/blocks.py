@@ -13,6 +13,7 @@ from renorm.core.target import Target
 from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts, Layout
 from renorm.graph.op import OpDef
+from renorm.ops.byte_conv import ByteConv
 from renorm.ops.conv import Conv
 from renorm.ops.conv_transpose import ConvTranspose
 from renorm.ops.schedules import cpu_depthwise, cpu_tiles, products
@@ -20,9 +21,12 @@ from renorm.ops.schedules.winograd_blocks import Work, choose
 from renorm.ops.shared.tiled import Tiled
 
 
-def accepts(node: Node, index: int | None, lanes: int) -> Accepts:
-    """Return whether operand `index` of a node (None: its results) may lie in blocks of `lanes` channels."""
+def accepts(node: Node, index: int | None, lanes: int, vector: int) -> Accepts:
+    """Return whether operand `index` of a node (None: its results) may lie in blocks of `lanes` channels. vector:
+    channels of a vector."""
     op = node.op
+    if lanes != vector and op.values.get("group", 1) != 1 and (lanes % vector or isinstance(op, ByteConv)):
+        return Accepts.ROW_MAJOR  # channels that are summed by themselves are vectors
     if type(op).in_blocks is not OpDef.in_blocks or not isinstance(op, (Conv, ConvTranspose)):
         return op.in_blocks(node, index, lanes)
     if index not in (None, 0):
@@ -58,7 +62,7 @@ def finished_tile(node: Node, target: Target) -> tuple[int, ...] | None:
     [N, C, *S], in blocks of channels: all elements of a tile, of a few channels, are in a cache of one core when its
     last one is there, and the schedule takes statistics of such tiles as a further result. None where it does not."""
     op, lanes = node.op, target.lanes(4)
-    if not isinstance(op, (Conv, Tiled)) or accepts(node, None, lanes) is Accepts.ROW_MAJOR:
+    if not isinstance(op, (Conv, Tiled)) or accepts(node, None, lanes, lanes) is Accepts.ROW_MAJOR:
         return None
     (x, w), y = node.operand_types()[:2], node.output
     if x is None or w is None or not is_static((*x.shape, *y.shape)) or Layout(1, lanes).refuses(y.shape):
