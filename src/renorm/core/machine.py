@@ -36,16 +36,16 @@ class Core:
     """Hold what is measured of a kind of cores. halves: whether it begins half as many products and loads of 64 bytes
     per cycle as of 32 bytes. pairs: whether products of pairs of bfloat16 begin as often as multiply-adds, that is half
     as many products. rates: bytes per cycle that it reads from beginning to end of the second and third cache; memory:
-    the same, where weights are asked for ahead. loaded: of a product of 64 bytes, what a load costs that is hidden;
-    weight: times as much that one of a vector of weights costs, from beyond the first cache. reads_beside_stores:
-    whether lines that are asked for come while others are stored past the caches."""
+    the same, where weights are asked for ahead. hidden: of a product of 32 and of 64 bytes, what a load costs that is
+    hidden; weight: times as much that one of a vector of weights costs, from beyond the first cache, of 32 and of 64
+    bytes. reads_beside_stores: whether lines that are asked for come while others are stored past the caches."""
 
     halves: bool = False
     pairs: bool = False
     rates: tuple[float, float] = (32.0, 16.0)
     memory: float = 8.0
-    loaded: float = 0.05
-    weight: float = 2.0
+    hidden: tuple[float, float] = (0.05, 0.05)
+    weight: tuple[float, float] = (2.0, 2.0)
     reads_beside_stores: bool = False
 
 
@@ -55,12 +55,16 @@ _OTHER = Core()  # Zen 2, Zen 3 and whatever is not named: they have no vectors 
 _ZEN4, _ZEN5 = Core(halves=True, pairs=True), Core(pairs=True, rates=(45.0, 16.0))
 # Sapphire Rapids: 50 bytes, 8.5 and 4.5. Loads hold back products of 64 bytes, though they begin on other ports. Cycles
 # of a round of r x n products, operands in the first cache, and of weights in the second: 4 x 4 9.3, 10.4 (not 8);
-# 6 x 4 13.2, 14.2 (12); 14 x 2 16.3, 16.5 (14); 28 x 1 17.5, 18.6 (14). Of 32 bytes, 6 x 2 takes 6.0 (6). A product of
+# 6 x 4 13.2, 14.2 (12); 14 x 2 16.3, 16.5 (14); 28 x 1 17.5, 18.6 (14). Of 32 bytes, 6 x 2 takes 6.0 (6). Pointwise
+# convolutions of 96 to 120 channels, of 32 bytes, alone and beside a busy neighbour, Emerald Rapids, parts of the time
+# with 6 x 2: 4 x 3 1.00, 0.98; 12 x 1 1.00, 1.09; 3 x 3 1.03, 1.05; 2 x 5 1.07, 1.11; 2 x 4 1.07, 1.07. A product of
 # pairs takes four times as long as a multiply-add (0.60 ns, 0.149).
-_XEON = Core(rates=(50.0, 8.5), memory=4.5, loaded=0.26, weight=3.0, reads_beside_stores=True)
+_HASWELL = Core(hidden=(0.2, 0.05))
+_XEON = Core(rates=(50.0, 8.5), memory=4.5, hidden=(0.2, 0.26), weight=(2.0, 3.0), reads_beside_stores=True)
 _COOPER_LAKE = replace(_XEON, pairs=True)
 # by LLVM's name, and by vendor, or vendor, family and model, as Linux tells it
 _CORES = {
+    **dict.fromkeys(("haswell", "broadwell", "skylake", "alderlake"), _HASWELL),
     **dict.fromkeys(("skylake-avx512", "cascadelake", "icelake-server", "sapphirerapids", "graniterapids"), _XEON),
     "cooperlake": _COOPER_LAKE,
     "znver4": _ZEN4,
@@ -167,10 +171,18 @@ class Machine:
         """`step` over what r*n products take at least."""
         return self.step(r, n, weights) * self.products / (r * n)
 
-    def hidden(self, r: int, n: int, weight: float = 0.0) -> float:
-        """Return what a product costs for the loads of a step that is not longer for them. weight: of a vector of
-        weights, where it is another one."""
-        return self.core.loaded * (r + (weight or self.core.weight) * n) / (r * n)
+    def hidden(self, r: int, n: int) -> float:
+        """Return what a product costs for the loads of a step that is not longer for them."""
+        return self.loaded * (r + self.core.weight[self._is_wide] * n) / (r * n)
+
+    @property
+    def loaded(self) -> float:
+        """What a load costs that is hidden, of a product."""
+        return self.core.hidden[self._is_wide]
+
+    @property
+    def _is_wide(self) -> bool:
+        return self.vector_bytes == LINE
 
     def keeps(self, nbytes: float) -> bool:
         """Return whether so many bytes are in the last cache still when a network is run again."""
@@ -184,8 +196,6 @@ def _of(target: Target) -> Machine:
     here = host_cache_bytes if target.is_host else (lambda level: 0)  # by level
     sizes = here(1) or 32 << 10, target.cache_bytes, here(3) or 2 << 20
     caches = tuple(Level(nbytes, rate) for nbytes, rate in zip(sizes, (inf, *core.rates), strict=True))
-    if width < 64:
-        core = replace(core, loaded=_OTHER.loaded, weight=_OTHER.weight)
     pairs = core.pairs and target.has_dot(PAIRS) and not target.has_tiles
     return Machine(
         core,

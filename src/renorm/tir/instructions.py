@@ -56,7 +56,7 @@ class Region:
         """Return for how many cycles of a round what executes them is busy."""
         vectors = (self.products + self.arithmetic) / machine.products
         if machine.vector_bytes == LINE:
-            vectors += machine.core.loaded / machine.products * self.loads + _NUMBER * self.numbers
+            vectors += machine.loaded / machine.products * self.loads + _NUMBER * self.numbers
         return {
             "multiply-adds" if self.products >= self.arithmetic else "arithmetic": vectors,
             "quotients": self.quotients,

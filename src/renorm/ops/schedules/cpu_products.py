@@ -29,6 +29,10 @@ from renorm.ops.schedules.products import (
 )
 from renorm.topi import layout
 
+# Pixels that a thread takes at a time, at least: for each piece all weights come anew from their cache. 152 channels of
+# 14 x 14, AVX2, Emerald Rapids: with 10 pixels 0.91 of the time with 4
+LEAST = 12
+
 
 def product(
     s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, statistics: Statistics | None = None
@@ -77,7 +81,7 @@ def _blocks_of_channels(
     if statistics is None and shares_pixels(main, target):
         whole, *within = order[2:]
         pieces = -(-cpu_injective.PIECES // max(1, main.shape[0]))
-        piece, whole = s[tail].split(whole, factor=max(2, -(-whole.extent // pieces)))
+        piece, whole = s[tail].split(whole, factor=max(2, -(-LEAST // tile.pixels), -(-whole.extent // pieces)))
         order, rounds = [n, piece], [outer, whole, *within]
     cpu_injective.register_loops(s, tail, [*order, *rounds], [vector, pixel], lane)
     if statistics is not None:
