@@ -40,12 +40,10 @@ os.environ["RENORM_CACHE"] = "0"
 locks.strict = True
 
 
-QUICK = 16  # of one test's parameters, in the quick tier
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write what tests compare with, instead of failing")
     parser.addoption("--measure", action="store_true", help=f"write which tests are long to {LONG.name}")
+    parser.addoption("--cases", type=int, default=16, help="of a test's parameters so many at most are not slow")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -64,18 +62,19 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     """What was long when it was measured is slow, and so is what is long in sum: by hand where somebody marked it, and
     of a test with very many parameters all but some, evenly spread. First: what is quick must not depend on the order,
     which pytest-randomly changes."""
     long, families = set(LONG.read_text().splitlines()), dict[str, list[pytest.Item]]()
+    most = config.getoption("cases")
     for item in items:
-        if item.nodeid in long:
+        if item.nodeid in long or item.get_closest_marker("exhaustive"):
             item.add_marker("slow")
         else:
             families.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for family in families.values():
-        step = -(-len(family) // QUICK)
+        step = -(-len(family) // most)
         for i, item in enumerate(family):
             if i % step:
                 item.add_marker("slow")

@@ -610,7 +610,7 @@ def test_a_program_whose_external_code_reaches_outside_is_refused() -> None:
 NAMED = ("conv", "batch_norm", "relu", "add", "mul", "concat", "transpose", "softmax", "gemm", "slice", "reshape")
 
 
-@pytest.mark.parametrize("seed", [400, 401, *(pytest.param(s, marks=pytest.mark.slow) for s in range(402, 420))])
+@pytest.mark.parametrize("seed", [400, 401, *(pytest.param(s, marks=pytest.mark.exhaustive) for s in range(402, 420))])
 def test_random_files_whose_ops_are_claimed_here_and_there(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n = network(seed)

@@ -271,7 +271,7 @@ def lowerings(g: Graph) -> list[tuple[str | None, groups.Lowering, groups.Kernel
     return found
 
 
-@pytest.mark.parametrize("seeds", [range(30), pytest.param(range(30, 60), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(30), pytest.param(range(30, 60), marks=pytest.mark.exhaustive)])
 def test_groups_of_equal_key_have_equal_kernels(seeds: range) -> None:
     known: dict[str, groups.Lowering] = {}
     repeated = 0

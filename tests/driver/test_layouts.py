@@ -139,7 +139,7 @@ def test_random_networks(target: str) -> None:
     assert sum(check(seed, target) for seed in (0, 2, 9, 14)) > 12  # else they test nothing
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("first", range(100, 300, 20))
 def test_more_random_networks(first: int, target: str) -> None:

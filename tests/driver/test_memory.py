@@ -58,7 +58,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, list[B
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(200, 216), *(pytest.param(s, marks=pytest.mark.slow) for s in range(216, 300))]
+    "seed", [*range(200, 216), *(pytest.param(s, marks=pytest.mark.exhaustive) for s in range(216, 300))]
 )
 def test_dead_bytes_are_never_read(seed: int, compiled: Callable[..., tuple[Any, list[BoundKernel]]]) -> None:
     n = network(seed)

@@ -53,7 +53,7 @@ def check(module: CompiledModule, graph: Graph, x: Array) -> None:
 
 @pytest.mark.usefixtures("small_values_count")
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("first", [0, 4, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("first", [0, 4, pytest.param(100, marks=pytest.mark.exhaustive)])
 def test_random_networks(first: int, target: str) -> None:
     count = 0
     for seed in range(first, first + (4 if first < 100 else 60)):
@@ -81,7 +81,7 @@ class Surrounded(OneNode):
         return v if is_static or v.dtype != "float32" else ops.neg(v)
 
 
-@pytest.mark.parametrize("level", [0, 3])
+@pytest.mark.parametrize("level", [3, pytest.param(0, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 def test_every_op_reads_and_writes_what_is_held_in_bfloat16(
     op: type[OpDef], level: int, monkeypatch: pytest.MonkeyPatch

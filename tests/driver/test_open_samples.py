@@ -227,7 +227,7 @@ def test_one_module_for_all_extents_of_one_sample(op: type[OpDef]) -> None:
     check(op, reported(op, most=1))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 def test_one_module_for_all_extents_of_each_sample(op: type[OpDef]) -> None:
     found = reported(op)

@@ -114,7 +114,7 @@ def test_against_the_interpreter(dtype: str, data: st.DataObject) -> None:
     check(dtype, data)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @settings(max_examples=40, deadline=None)
 @given(st.data())

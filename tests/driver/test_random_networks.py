@@ -235,7 +235,7 @@ def test_compiled_graphs_give_the_numbers_of_the_interpreter(drawn: Any, level: 
     compare(drawn, level, keep)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(networks("float32"), *DRAWN)
 def test_many_compiled_graphs(drawn: Any, level: int, keep: tuple[str, ...]) -> None:

@@ -116,7 +116,7 @@ def test_random_shapes(seed: int, axes: str) -> None:
     assert check(seed, axes).startswith("open")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("axes", AXES)
 @pytest.mark.parametrize(
     "seed", [*range(6, 30), 31, 38, 61, 73, 78, 89, 90, 102, 131, 138, 157, 159, 163, 187, 317, 337, 340]

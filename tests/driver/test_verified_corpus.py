@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from tests.exhaustive import one_of
 from tests.frontends.backend_cases import collect, is_defined, with_constants
 from tests.frontends.models import DIGITS
 from tests.ops.one_node import OneNode
@@ -71,7 +72,7 @@ def test_samples_of_ops() -> None:
     assert refused(samples(0, PART)) == {}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("part", range(1, PART))
 def test_other_samples_of_ops(part: int) -> None:
     assert refused(samples(part, PART)) == {}
@@ -96,7 +97,7 @@ def conforming(part: int, of: int) -> Iterator[tuple[str, Graph]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(PART))
+@pytest.mark.parametrize("part", one_of(PART, range(PART)))
 def test_conformance_cases(part: int) -> None:
     assert refused(conforming(part, PART)) == {}
 
@@ -128,7 +129,7 @@ def test_cases_of_norms() -> None:
     assert cases_of_norms(range(20)) == {}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("hundred", range(4))
 def test_more_cases_of_norms(hundred: int) -> None:
     assert cases_of_norms(range(100 * hundred + 20, 100 * hundred + 120)) == {}
@@ -167,10 +168,14 @@ for name in names:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "names",
-    [
-        ("resnet50", "dcgan", "unet", "resnext50", "mobilenet_v2", "efficientnet_b0"),
-        ("se_resnet101_ibn", "shufflenet_v2", "densenet121", "inception_v3", "style_transfer"),
-    ],
+    one_of(
+        3,
+        [
+            ("se_resnet101_ibn", "dcgan", "shufflenet_v2"),
+            ("resnet50", "unet", "resnext50", "mobilenet_v2", "efficientnet_b0"),
+            ("densenet121", "inception_v3", "style_transfer"),
+        ],
+    ),
     ids=lambda names: names[0],
 )
 def test_networks_of_the_benchmarks_when_they_are_small(names: tuple[str, ...], tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_every_fault_is_caught(name: str, dtype: str, level: int) -> None:
     assert_caught(name, dtype, level)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(
     ("name", "dtype"), [*product(FAULTS, FLOATS), *product(COUNTED, INTEGERS)], ids=lambda said: str(said)

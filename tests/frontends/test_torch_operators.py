@@ -13,7 +13,8 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("expecttest", reason="expecttest is not installed, which PyTorch's samples import")
 import torch
-from tests.frontends.torch_samples import outcome, programs, reasons
+from tests.exhaustive import one_of
+from tests.frontends.torch_samples import FEW, MOST, outcome, programs, reasons
 
 # importing it forbids the whole process to set flags of PyTorch's back ends, as torch.onnx.export does
 with warnings.catch_warnings(), patch.object(torch.backends, "disable_global_flags"):
@@ -32,10 +33,10 @@ NOT_READ = reasons(Path(__file__).parent / "torch_operators.txt")
 OPERATORS = {called(info, d): (info, d) for info in op_db for d in DTYPES if d in info.dtypes}
 
 
-def refusals(name: str) -> list[str]:
+def refusals(name: str, most: int = MOST) -> list[str]:
     """Return why samples of an operator are not read, or what differs; nothing for those that are."""
     torch.manual_seed(0)
-    return [said for p in programs(*OPERATORS[name]) if (said := outcome(p))]
+    return [said for p in programs(*OPERATORS[name], most) if (said := outcome(p))]
 
 
 def test_every_line_is_of_an_operator_and_has_a_reason() -> None:
@@ -44,11 +45,17 @@ def test_every_line_is_of_an_operator_and_has_a_reason() -> None:
 
 @pytest.mark.parametrize("name", [n for n in OPERATORS if n not in NOT_READ])
 def test_operator(name: str) -> None:
+    assert refusals(name, FEW) == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", [n for n in OPERATORS if n not in NOT_READ])
+def test_each_sample_of_an_operator(name: str) -> None:
     assert refusals(name) == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in OPERATORS if n in NOT_READ])
+@pytest.mark.parametrize("name", one_of(8, [n for n in OPERATORS if n in NOT_READ]))
 def test_what_is_not_read_is_refused(name: str) -> None:
     """No line is left of what is read by now, and nothing is wrong but what PyTorch leaves undefined."""
     said, is_undefined = refusals(name), NOT_READ[name].startswith("undefined: ")

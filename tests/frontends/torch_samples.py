@@ -17,6 +17,7 @@ from renorm.errors import RenormError
 from renorm.graph import interpret
 
 MOST = 12  # samples of an operator, of more evenly spread ones
+FEW = 3  # where all are exhaustive
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,12 @@ class Program:
         return Applied()
 
 
-def programs(info: Any, dtype: torch.dtype) -> Iterator[Program]:
-    """Yield programs of an operator's samples."""
+def programs(info: Any, dtype: torch.dtype, most: int = MOST) -> Iterator[Program]:
+    """Yield programs of so many of an operator's samples at most."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         samples = list(info.sample_inputs("cpu", dtype, requires_grad=False))
-    for sample in samples[:: -(-len(samples) // MOST) or 1]:
+    for sample in samples[:: -(-len(samples) // most) or 1]:
         yield Program(info.op, (sample.input, *sample.args), dict(sample.kwargs))
 
 
