@@ -9,5 +9,7 @@ import pytest
 
 
 def one_of(every: int, values: Iterable[Any]) -> list[Any]:
-    """Return parameters of which one in `every` is for the gate, the first among them."""
-    return [pytest.param(v, marks=pytest.mark.exhaustive) if i % every else v for i, v in enumerate(values)]
+    """Return parameters of which one in `every` is for the gate, the first among them. values: tuples where a test has
+    several parameters."""
+    several = (v if isinstance(v, tuple) else (v,) for v in values)
+    return [pytest.param(*v, marks=[pytest.mark.exhaustive] if i % every else []) for i, v in enumerate(several)]

@@ -42,7 +42,7 @@ def test_one_module_serves_any_size(name: str, exported: Path) -> None:
     serves(name, exported, 4)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", NAMES)
 def test_one_module_serves_twenty_sizes(name: str, exported: Path) -> None:
     serves(name, exported, 20)

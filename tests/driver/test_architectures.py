@@ -12,6 +12,7 @@ import onnx
 import pytest
 from tests.driver.random_networks import NORMS, RandomNetwork
 from tests.driver.test_random_networks import SETTINGS, Setting, check
+from tests.exhaustive import one_of
 
 ROOT = Path(__file__).parents[2]
 NAMES = (
@@ -31,7 +32,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", one_of(2, NAMES))
 def test_an_architecture(name: str, exported: Path, tmp_path: Path) -> None:
     model = onnx.load(exported / f"{name}.onnx")
     (x,) = model.graph.input

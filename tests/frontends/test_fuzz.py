@@ -19,7 +19,7 @@ from renorm.errors import InvalidModel, OutOfMemory
 
 ROOT = Path(__file__).parents[2]
 LIBRARIES = {"keras": ("keras", "torch", "h5py"), "h5": ("keras", "torch", "h5py"), "pt2": ("torch",)}
-FILES = {"onnx": 300, "tflite": 300, "circle": 300, "keras": 60, "h5": 60, "pt2": 20}
+FILES = {"onnx": 120, "tflite": 120, "circle": 120, "keras": 30, "h5": 30, "pt2": 10}
 
 
 @pytest.mark.slow
