@@ -35,7 +35,6 @@ from renorm.ops.winograd_conv import WinogradConv, WinogradConvTranspose
 from renorm.passes.affine import given
 from renorm.passes.context import Context
 from renorm.passes.convolution_cost import Convolution
-from renorm.passes.mixed_precision import uses_matrix_unit
 from renorm.passes.rewriting import ApplyRules
 
 WORTH = 1.1  # estimated gain below which the direct convolution stays: it rounds less
@@ -142,7 +141,7 @@ class ChooseAlgorithms:
         if context.target.machine_target.is_gpu:
             return (ConvToProduct(),)
         # tiles are transformed in float32: a matrix unit is as fast without them
-        if context.precision == "exact" or uses_matrix_unit(context.target, context.precision):
+        if context.precision == "exact" or context.uses_matrix_unit:
             return ()
         plan = self.plan(graph, context)
         return ConvToWinograd(plan), ConvTransposeToWinograd(plan)

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from renorm.core.dims import Dim
+from renorm.core.dots import PAIRS
 from renorm.core.errors import InvalidInput, suggest
+from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.ir import External, Graph, Node
@@ -60,6 +62,22 @@ class Context:
     def typical(self, shape: Sequence[Dim]) -> tuple[int, ...]:
         """Return a shape whose open extents have typical numbers."""
         return typical_shape(shape, self.sizes)
+
+    @property
+    def uses_matrix_unit(self) -> bool:
+        """Return whether a unit for matrices multiplies what memory holds in this precision."""
+        return self.precision == "bfloat16" and self.target.machine_target.has_tiles
+
+    @property
+    def multiplies_pairs(self) -> bool:
+        """Return whether the machine multiplies pairs of bfloat16 faster than float32, by vector instructions."""
+        machine = self.target.machine_target
+        return not machine.is_gpu and PAIRS in Machine.of(machine).dots
+
+    @property
+    def multiplies(self) -> bool:
+        """Return whether kernels multiply what memory holds in this precision as it is; else they widen it first."""
+        return self.uses_matrix_unit or (self.precision == "bfloat16" and self.multiplies_pairs)
 
     def kept(self, node: Node) -> str | None:
         """Return why no rewrite may touch a node; None where it may."""

@@ -25,7 +25,7 @@ from renorm.ops.conv import Conv
 from renorm.ops.schedules import dot_weights
 from renorm.passes.affine import exact
 from renorm.passes.context import Context
-from renorm.passes.mixed_precision import SMALL, uses_matrix_unit
+from renorm.passes.mixed_precision import SMALL
 from renorm.passes.rewriting import ApplyRules
 
 TIMES = 8  # as many products as elements of the copy, at least: below that it takes longer than it saves
@@ -37,7 +37,7 @@ class FillChannels:
     """conv(x) -> conv(pad(x)), conv in n groups -> conv in n / k groups, for precision "bfloat16" on a matrix unit"""
 
     def run(self, graph: Graph, context: Context) -> None:
-        if uses_matrix_unit(context.target, context.precision):
+        if context.uses_matrix_unit:
             machine = context.target.machine_target
             ApplyRules([ChannelsOfConv(machine), GroupsOfConv(machine)]).run(graph, context)
 

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from renorm.core.dots import PAIRS
-from renorm.core.machine import Machine
-from renorm.core.target import Target
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.layout import Layout
 from renorm.passes.context import Context
@@ -27,7 +24,7 @@ class HoldIntegers:
     """v: f32 -> v: f32 as bf16, where v is integers that bfloat16 has, and products of pairs read it"""
 
     def run(self, graph: Graph, context: Context) -> None:
-        if not graph.groups or not multiplies_pairs(context.target):
+        if not graph.groups or not context.multiplies_pairs:
             return
         found = False
         for together in lying_together(graph, candidates(graph)):
@@ -41,12 +38,6 @@ class HoldIntegers:
                 v.layout = replace(v.layout or Layout(), dtype=dtype)
         if found:
             round_weights(graph)
-
-
-def multiplies_pairs(target: Target) -> bool:
-    """Return whether a machine multiplies pairs of bfloat16 faster than float32, by vector instructions."""
-    machine = target.machine_target
-    return not machine.is_gpu and not machine.has_tiles and PAIRS in Machine.of(machine).dots
 
 
 def _is_product(node: Node, data: Value) -> bool:

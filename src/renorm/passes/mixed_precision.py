@@ -21,9 +21,6 @@ from math import prod
 
 from renorm.core import dtypes
 from renorm.core.dims import is_static, static
-from renorm.core.dots import PAIRS
-from renorm.core.machine import Machine
-from renorm.core.target import Target
 from renorm.graph import registry
 from renorm.graph.deferred import Rounded
 from renorm.graph.held import held_weight_dtype
@@ -54,29 +51,16 @@ class ChoosePrecision:
             record = PrecisionRecord(v.name, node, v.held_dtype, prod(context.typical(v.shape)), reason)
             context.precisions.append(record)
         round_weights(graph)
-        if uses_matrix_unit(context.target, context.precision):
+        if context.uses_matrix_unit:
             _round_data(graph, context.precision)
-
-
-def multiplies(target: Target, precision: str) -> bool:
-    """Return whether kernels for a machine multiply what memory holds in this precision as it is; else they widen it
-    first."""
-    return uses_matrix_unit(target, precision) or (
-        precision == "bfloat16" and PAIRS in Machine.of(target.machine_target).dots
-    )
-
-
-def uses_matrix_unit(target: Target, precision: str) -> bool:
-    """Return whether a unit for matrices multiplies what memory holds in this precision."""
-    return precision == "bfloat16" and target.machine_target.has_tiles
 
 
 def arithmetic(context: Context) -> str:
     """Return how products are computed, as a sentence for the report; "" where precision says nothing of memory."""
     if not context.precisions:
         return ""
-    if multiplies(context.target, context.precision):
-        is_unit = uses_matrix_unit(context.target, context.precision)
+    if context.multiplies:
+        is_unit = context.uses_matrix_unit
         how = "on the CPU's matrix unit" if is_unit else "in pairs, by vector instructions"
         where = "its registers" if is_unit else "vector registers and no algorithm of fewer products is faster"
         attending = ", and those of attention, whose weights are rounded," if is_unit else ""

@@ -97,10 +97,11 @@ def is_kept(shape: Sequence[Dim], x: Sequence[Dim], axes: Sequence[int]) -> bool
     return found == tuple(1 if a in axes else d for a, d in enumerate(x))
 
 
-def _with_numbers(node: Node) -> Iterator[tuple[Value, float]]:
-    """Operands of a node of two, each with the other one's number, where that leaves the shape as it is."""
+def with_numbers(node: Node) -> Iterator[tuple[Value, float]]:
+    """Yield the operands of a node of two, each with the other one's number, where that leaves the shape as it is; of a
+    quotient what is divided."""
     a, b = (*node.inputs, None)[:2]
-    for v, c in ((a, b), (b, a)):
+    for v, c in ((a, b),) if node.op.name == "div" else ((a, b), (b, a)):
         found = number(c)
         if v is not None and not v.is_constant and found is not None and v.shape == node.output.shape:
             yield v, found
@@ -116,9 +117,9 @@ def _mean(v: Value, depth: int = _DEPTH) -> Mean | None:
         inner = _mean(x, depth - 1)
         return inner and replace(inner, nodes=(node, *inner.nodes))
     if name in ("mul", "div"):
-        for other, n in _with_numbers(node):
+        for other, n in with_numbers(node):
             inner = _mean(other, depth - 1)
-            if inner is not None and n and (name == "mul" or other is x):
+            if inner is not None and n:
                 factor = inner.factor * n if name == "mul" else inner.factor / n
                 factor = 1.0 if isclose(factor, 1, rel_tol=_ROUNDING) else factor
                 return replace(inner, factor=factor, nodes=(node, *inner.nodes))
@@ -215,7 +216,7 @@ def _bounded(node: Node) -> tuple[Value, float | None] | None:
     if node.op.name == "clip" and x is not None and (len(node.inputs) < 3 or node.inputs[2] is None):
         return x, number(node.inputs[1]) if len(node.inputs) > 1 else None
     if node.op.name == "max" and len(node.inputs) == 2:
-        return next(iter(_with_numbers(node)), None)
+        return next(iter(with_numbers(node)), None)
     return None
 
 
@@ -285,7 +286,7 @@ def root_of(v: Value, depth: int = _DEPTH) -> Root | None:
         return inner and replace(inner, is_inverse=not inner.is_inverse, nodes=(node, *inner.nodes))
     bound = _bounded(node)
     if bound is not None or name == "add":
-        for other, _ in [bound] if bound is not None else _with_numbers(node):
+        for other, _ in [bound] if bound is not None else with_numbers(node):
             inner = root_of(other, depth - 1)
             if inner is not None and not inner.is_inverse:
                 said = "epsilon bounds the root below" if bound is not None else "epsilon stands outside the root"

@@ -22,9 +22,9 @@ from renorm.ops.shared import quantization
 
 Array = np.ndarray[Any, Any]
 
-# Ops whose results are elements of their first operand, of floats as of integers
 FARTHEST = 255  # integers of 8 bits from their zero point
 MOST = 64  # values that a search for those goes through
+# Ops whose results are elements of their first operand, of floats as of integers
 PICKS = ("max_pool", "reshape", "flatten", "transpose", "slice", "squeeze", "unsqueeze", "depth_to_space")
 
 

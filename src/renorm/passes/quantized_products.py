@@ -25,7 +25,7 @@ from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.rewrite import Match, Plan, Rewrite, node_of
 from renorm.ops.shared import quantization
 from renorm.passes.context import Context
-from renorm.passes.held_integers import is_of_steps, multiplies_pairs
+from renorm.passes.held_integers import is_of_steps
 from renorm.passes.integer_products import EXACT, Sums, is_one, is_padded
 from renorm.passes.quantization import Array
 from renorm.passes.rewriting import ApplyRules
@@ -138,5 +138,5 @@ class MultiplyIntegers:
     """Products of dequantized tensors -> products of integers, on machines that multiply pairs"""
 
     def run(self, graph: Graph, context: Context) -> None:
-        if multiplies_pairs(context.target):
+        if context.multiplies_pairs:
             ApplyRules(tuple(map(ProductOfIntegers, PRODUCTS))).run(graph, context)

@@ -21,7 +21,7 @@ from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite
 from renorm.ops.attention import Attention
 from renorm.ops.shared.reshaping import reshaped_to
-from renorm.passes.norm_patterns import number
+from renorm.passes.norm_patterns import number, with_numbers
 from renorm.passes.simplify import VIEWS
 
 _ALL = 1e30  # beside which scores are nothing
@@ -78,7 +78,7 @@ def _steps(
     """Readings of a node that scales scores, or masks them."""
     name = node.op.name
     if name in ("mul", "div"):
-        for x, c in _numbers(node):
+        for x, c in with_numbers(node):
             if c and (inner := scores_of(x, factor * c if name == "mul" else factor / c, depth - 1)):
                 yield inner, None
     elif name == "add":
@@ -93,23 +93,11 @@ def _steps(
                 yield inner, Mask(taken, 1.0, fill * factor, kept is y)
 
 
-def _numbers(node: Node) -> Iterator[tuple[Value, float]]:
-    """The operand of a product or a quotient that is multiplied or divided by a number, which leaves its shape."""
-    x, c = node.inputs[0], node.inputs[1]
-    assert x is not None
-    assert c is not None
-    pairs = [(x, c)] if node.op.name == "div" else [(x, c), (c, x)]
-    for a, b in pairs:
-        found = number(b)
-        if found is not None and not a.is_constant and a.shape == node.output.shape:
-            yield a, found
-
-
 def _unscaled(v: Value) -> tuple[Value, float]:
     """A value, and a number that it is times."""
     factor = 1.0
     while v.producer is not None and v.producer.op.name in ("mul", "div"):
-        found = next(_numbers(v.producer), None)
+        found = next(with_numbers(v.producer), None)
         if found is None or not found[1]:
             break
         factor = factor * found[1] if v.producer.op.name == "mul" else factor / found[1]

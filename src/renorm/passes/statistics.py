@@ -29,7 +29,6 @@ from renorm.ops.shared.tile_statistics import counts
 from renorm.ops.tile_moments import TileMeans, TileMoments
 from renorm.passes.context import Context
 from renorm.passes.layouts import Regions, layout_of_blocks
-from renorm.passes.mixed_precision import multiplies
 from renorm.passes.rewriting import ApplyRules
 
 LEAST = 1 << 14  # elements of a sample below which all of this takes less time than one more kernel
@@ -42,7 +41,7 @@ class StatisticsOfTiles:
     def run(self, graph: Graph, context: Context) -> None:
         layout = layout_of_blocks(context)
         norms = [n for n in graph.nodes if n.op.name in ("instance_norm", "group_norm")]
-        if multiplies(context.target, context.precision):
+        if context.multiplies:
             return  # a matrix unit finishes tiles of other sizes, and who reads pairs takes no norm into its kernel
         if layout is None or not (norms or any(n.op.name in _MEANS for n in graph.nodes)):
             return

@@ -34,7 +34,7 @@ from renorm.topi import layout
 Schedule = Callable[["te.Schedule", Sequence["te.Tensor"], Target], None]  # in quotes: te is loaded when it is used
 
 
-def _by_target(meaning: str, on_cpu: Schedule, on_gpu: Schedule = cuda.schedule) -> Schedule:
+def _by_target(meaning: str, on_cpu: Schedule, on_gpu: Schedule) -> Schedule:
     """Return the schedule that is `on_cpu` on CPUs and `on_gpu` on GPUs; meaning: its docstring."""
 
     def scheduled(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:

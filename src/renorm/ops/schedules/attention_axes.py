@@ -1,10 +1,22 @@
-"""The axes of a result of attention, in the order of those of its sums of values."""
+"""The stages of attention, and the axes of its result in the order of those of its sums of values."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from renorm import te
 from renorm.expr.nodes import Binary, Var
 from renorm.ops.schedules import structure
+from renorm.ops.shared.tags import ATTENTION, DOTS, MIXED
+
+
+def stages(chain: Sequence[te.Tensor]) -> tuple[dict[str, te.Tensor], list[te.Tensor]]:
+    """Return the stages of attention by their tags, and what there is one of for each query."""
+    found = {t.op.tag: t for t in chain if t.op.tag in ATTENTION}
+    per_query = [
+        t for t in chain if structure.is_statistic(t) or (structure.is_reduction(t) and t.op.tag not in (DOTS, MIXED))
+    ]
+    return found, per_query
 
 
 def of(s: te.Schedule, out: te.Tensor, mixed: te.Tensor) -> list[te.IterVar] | None:

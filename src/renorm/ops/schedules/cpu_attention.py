@@ -41,8 +41,7 @@ CHAINS = 8  # of additions side by side, each of which waits for the one before
 def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     """One attention, and what stands behind it element by element, be it with axes in another order."""
     chain = structure.stages(outs)
-    found = {t.op.tag: t for t in chain if t.op.tag in (KEYS, VALUES, QUERIES, DOTS, SCORES, POWERS, MIXED)}
-    per_query = [t for t in chain if structure.is_statistic(t) or _is_of_queries(t)]
+    found, per_query = attention_axes.stages(chain)
     cpu_injective.inline(s, outs, keep=[*found.values(), *per_query])
     out = outs[0]
     mixed, is_paired = found[MIXED], found[MIXED].op.attrs.get("in_pairs", False)
@@ -59,10 +58,6 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         own.few()
     else:
         own.blocks()
-
-
-def _is_of_queries(t: te.Tensor) -> bool:
-    return structure.is_reduction(t) and t.op.tag not in (DOTS, MIXED)
 
 
 @dataclass(frozen=True)
@@ -218,5 +213,5 @@ class _Attention:
         s[t].compute_at(s[self.out], whole)
         *lead, last = s[t].op.axis
         vector, lane = s[t].split(last, factor=self.lanes)
-        around = [a for a in (*lead, *s[t].op.reduce_axis) if not any(a is u for u in unrolled)]
+        around = [a for a in (*lead, *s[t].op.reduce_axis) if a not in unrolled]
         cpu_injective.register_loops(s, t, around, [*unrolled, vector], lane)

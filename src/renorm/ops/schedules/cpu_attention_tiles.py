@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from renorm import te
-from renorm.core.machine import Machine, MatrixUnit
+from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.ops.schedules import attention_axes, cpu_injective, cpu_matrix, cpu_reduction, structure
 from renorm.ops.schedules.dot_weights import terms_at_once
@@ -81,7 +81,8 @@ def _multiply(s: te.Schedule, t: te.Tensor, target: Target, at: tuple[te.Tensor,
     s[t].tensorize(row)
     s[sums].compute_at(s[at[0]], at[1])
     *_, row, column = s[sums].op.axis
-    unit = Machine.of(target).matrix or MatrixUnit()
+    unit = Machine.of(target).matrix
+    assert unit is not None
     (summed,) = s[sums].op.reduce_axis
     rounds, summed = s[sums].split(summed, factor=terms_at_once(summed.extent, unit))
     pair, part = s[sums].split(summed, factor=2)
@@ -103,4 +104,4 @@ def _in_pairs(s: te.Schedule, t: te.Tensor, is_turned: bool) -> None:
     if not is_turned and t.op.attrs["is_ragged"]:
         order.remove(panel)
     if prod(t.shape) >= cpu_injective.PARALLEL_FROM and order:
-        s[t].parallel(cpu_injective.fuse(s, t, order))
+        s[t].parallel(s[t].fuse(*order))

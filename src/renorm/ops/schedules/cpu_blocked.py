@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from renorm import te
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, structure
+from renorm.te.tensor import source_of
 from renorm.topi import layout
 
 
@@ -78,13 +79,12 @@ def _channels(t: te.Tensor) -> list[tuple[int, int]]:
     own = [a.var for a in t.op.axis]
     found: list[tuple[int, int]] = []
     for load in structure.reads(t):
-        if not isinstance(load.source, te.Tensor):
-            continue
-        form = layout.form_of(load.source) if load.source.op.tag == layout.VIEW else None
+        source = source_of(load)
+        form = layout.form_of(source) if source.op.tag == layout.VIEW else None
         if form is not None:
             blocked = list(form.cuts)
-        elif isinstance(load.source.op, te.ComputeOp) and not structure.is_reduction(load.source):
-            blocked = _channels(load.source)  # an elementwise stage before the reduction
+        elif isinstance(source.op, te.ComputeOp) and not structure.is_reduction(source):
+            blocked = _channels(source)  # an elementwise stage before the reduction
         else:
             blocked = []
         found += [(i, n) for axis, n in blocked for i, v in enumerate(own) if load.indices[axis] is v]

@@ -39,8 +39,8 @@ AGAIN, ROWS_AGAIN = 384 * 1024, 16
 def takes(t: te.Tensor) -> bool:
     """Return whether `t` is several sums of columns that are tall, or of several matrices: one sum alone is finished in
     its reader."""
-    terms = structure.terms(t)
-    rows = prod(a.extent for a in t.op.reduce_axis) * prod(e for k, e in enumerate(t.shape[:-1]) if k not in terms)
+    terms = structure.beside(t)
+    rows = structure.terms(t) * prod(e for k, e in enumerate(t.shape[:-1]) if k not in terms)
     return bool(terms) and rows >= 2 * ROWS and structure.work(t) >= cpu_injective.PARALLEL_FROM
 
 
@@ -71,11 +71,11 @@ def _pieces(
 ) -> tuple[tuple[te.Tensor, te.IterVar], te.Tensor, te.IterVar]:
     """The loop over pieces and whose it is; the sums of a tile, and their loop over rows. streams: rows of a block;
     size: bytes of a matrix in a piece; least: its rows at least."""
-    terms = structure.terms(t)
+    terms = structure.beside(t)
     lanes, columns = structure.lanes_of(t, target), t.shape[-1]
     sums, registers = prod(t.shape[k] for k in terms), target.vector_registers // REGISTERS
     vectors = max(n for n in range(1, max(1, registers // sums) + 1) if n == 1 or columns % (n * lanes) == 0)
-    rows = cpu_injective.fuse(s, t, list(s[t].op.reduce_axis))
+    rows = s[t].fuse(*s[t].op.reduce_axis)
     piece, rest = s[t].split(rows, factor=_rows_of_piece(rows.extent, columns, streams, size, least))
     part = s.rfactor(t, piece)
     (inside,) = s[part].op.reduce_axis
@@ -117,7 +117,7 @@ def _streams(t: te.Tensor) -> int:
 
 def _matrices(t: te.Tensor) -> list[te.Tensor]:
     """What `t` reads each element of."""
-    size = prod(a.extent for a in t.op.reduce_axis) * t.shape[-1]
+    size = structure.terms(t) * t.shape[-1]
     read = dict.fromkeys(source_of(load) for load in structure.stored_reads(t))
     return [u for u in read if prod(u.shape) == size]
 

@@ -13,6 +13,7 @@ from renorm.expr.rewrite import substitute, transform
 from renorm.ops.schedules import cpu_depthwise, cpu_dots, cpu_injective, cpu_matrix, cpu_reduction, cpu_tiles, structure
 from renorm.ops.schedules.cpu_products import product
 from renorm.ops.schedules.products import MAIN_TAGS, is_of_rows
+from renorm.te.tensor import source_of
 from renorm.topi import layout
 
 
@@ -73,7 +74,7 @@ def _leaves_out(main: te.Tensor, pad: te.Tensor, target: Target) -> bool:
     of channels, so that whole vectors fall on it, and, of channels that are convolved by themselves, where tiles at an
     edge, which are code of their own, are short. A copy costs up to a half of such a convolution. Of others it costs 0
     to 10 %, with the products that it adds up to 25 % in three dimensions."""
-    form = next((_form(x) for x in structure.reads(main) if _held(x) is pad), None)
+    form = next((layout.form_of(source_of(x)) for x in structure.reads(main) if _held(x) is pad), None)
     if main.op.tag != "conv" or form is None or not form.cuts or not _is_of_zeros(pad):
         return False
     if cpu_depthwise.is_depthwise(main) and cpu_dots.taken(main, target) is not None:
@@ -96,7 +97,7 @@ def _without_padding(main: te.ComputeOp, pad: te.Tensor) -> Expr:
     def inside(e: Expr) -> Expr | None:
         if not isinstance(e, Load) or _held(e) is not pad:
             return None
-        form = _form(e)
+        form = layout.form_of(source_of(e))
         at = dict(zip(own, form.index(e.indices) if form else e.indices, strict=True))
         conditions.append(substitute(padding.args[0], at))
         return cast(e.dtype, substitute(padding.args[1], at))  # memory may hold fewer digits
@@ -113,13 +114,9 @@ def _is_of_zeros(pad: te.Tensor) -> bool:
             return False
 
 
-def _form(load: Load) -> layout.Blocking | None:
-    return layout.form_of(load.source) if isinstance(load.source, te.Tensor) else None
-
-
-def _held(load: Load) -> te.Tensor | None:
+def _held(load: Load) -> te.Tensor:
     """Return the tensor in memory that a load reads, directly or through inlined stages."""
-    return layout.source(load.source) if isinstance(load.source, te.Tensor) else None
+    return layout.source(source_of(load))
 
 
 def _is_lanewise(main: te.Tensor, tail: te.Tensor, target: Target) -> bool:

@@ -15,9 +15,9 @@ from renorm import te
 from renorm.core.dots import Dot
 from renorm.core.machine import Machine
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, dot_weights
+from renorm.ops.schedules import cpu_injective, dot_weights, structure
 from renorm.ops.schedules.prefetches import prefetch_data
-from renorm.ops.schedules.products import sum_loops, terms
+from renorm.ops.schedules.products import sum_loops
 
 
 def taken(main: te.Tensor, target: Target) -> Dot | None:
@@ -31,7 +31,7 @@ def taken(main: te.Tensor, target: Target) -> Dot | None:
 
 def steps(main: te.Tensor, target: Target) -> tuple[int, Machine]:
     """Return how many products of vectors each sum takes, and the machine as it is for them."""
-    machine, count, dot = Machine.of(target), terms(main), taken(main, target)
+    machine, count, dot = Machine.of(target), structure.terms(main), taken(main, target)
     return (count // dot.count, machine.summing(dot)) if dot else (count, machine)
 
 

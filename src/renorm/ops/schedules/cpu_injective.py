@@ -44,7 +44,7 @@ def nest(s: te.Schedule, out: te.Tensor, target: Target) -> te.IterVar | None:
     if joint == 1 and itemsize(out.dtype) == 1 and (crossed := _crossed(out, target)) is not None:
         return _cross(s, out, *crossed)
     pixels = min(structure.joint_rows(out), max(0, memory - 1)) if joint == 1 else 0
-    inner = fuse(s, out, axes[len(axes) - joint :])
+    inner = s[out].fuse(*axes[len(axes) - joint :])
     extent = prod(out.shape[len(axes) - joint :])
     outer = axes[: len(axes) - joint]
     lanes = structure.lanes_of(out, target)
@@ -69,7 +69,7 @@ def nest(s: te.Schedule, out: te.Tensor, target: Target) -> te.IterVar | None:
     length = -(-extent // lanes)
     if pixels and not blocks:  # a vector is one block of channels, and pixels follow one another
         length = prod(out.shape[len(outer) - pixels : len(outer)])
-        outer, blocks = outer[:-pixels], [fuse(s, out, outer[-pixels:])]
+        outer, blocks = outer[:-pixels], [s[out].fuse(*outer[-pixels:])]
     loops = [*outer, *blocks, *tile]
     if prod(out.shape) < PARALLEL_FROM:
         return loops[-1] if loops else None
@@ -195,7 +195,7 @@ def share(s: te.Schedule, t: te.Tensor, order: Sequence[te.IterVar], work: int =
             break
         shared.append(axis)
         pieces *= max(1, axis.extent or 1)
-    whole = fuse(s, t, shared)
+    whole = s[t].fuse(*shared)
     s[t].parallel(whole)
     return [whole, *order[len(shared) :]]
 
@@ -209,11 +209,3 @@ def register_loops(
     for axis in unrolled:
         s[t].unroll(axis)
     s[t].vectorize(lane)
-
-
-def fuse(s: te.Schedule, t: te.Tensor, axes: Sequence[te.IterVar]) -> te.IterVar:
-    """All of `axes` as one."""
-    whole = axes[0]
-    for axis in axes[1:]:
-        whole = s[t].fuse(whole, axis)
-    return whole

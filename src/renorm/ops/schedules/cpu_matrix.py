@@ -13,7 +13,7 @@ Padding is a copy, since all rows of a register are multiplied alike.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, prod
+from math import inf
 
 from renorm import te
 from renorm.core.dots import Dot
@@ -22,7 +22,9 @@ from renorm.core.machine import Machine, MatrixUnit
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_injective, dot_weights, products, structure
 from renorm.ops.schedules.dot_weights import terms_at_once
+from renorm.ops.schedules.prefetches import prefetch_panels
 from renorm.ops.schedules.tiles import parts
+from renorm.te.tensor import source_of
 from renorm.topi import layout
 from renorm.topi.layout import Blocking
 
@@ -53,7 +55,7 @@ def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -
     if is_blocked and products.is_pointwise(main) and _is_plane(main):  # a tile need not end where a row does
         whole, main = main, s.cache_write(main, "local", joined=len(pixels))
         s[whole].compute_inline()
-        axes[2:-1] = [cpu_injective.fuse(s, tail, axes[2:-1])]
+        axes[2:-1] = [s[tail].fuse(*axes[2:-1])]
         pixels = [2]
     elif tail is main:
         main = s.cache_write(main, "local")
@@ -87,22 +89,19 @@ def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -
     lies_in_rows = is_blocked or is_matmul
     s[tail].reorder(*order, *rounds, *within, *([*inside, vector] if lies_in_rows else [vector, *inside]))
     s[tail].vectorize(vector if lies_in_rows or not inside else inside[-1])
-    work = prod(main.shape) * products.terms(accumulators)
+    work = structure.work(accumulators)
     around_tiles = [*cpu_injective.share(s, tail, order, work), *rounds]
 
     s[main].compute_at(s[tail], around_tiles[-1])
     s[accumulators].compute_at(s[tail], around_tiles[-1])
     tensorize(s, main, accumulators, weights, dot, pixels[-2:], channel, target)
-    if len(around) and not target.spare:
-        for x in structure.reads(accumulators):
-            if dot_weights.read(x) is weights and isinstance(x.source, te.Tensor):
-                s[accumulators].prefetch(layout.source(x.source), panel, 1)
+    prefetch_panels(s, accumulators, panel, target)
     return around_tiles[-len(rounds) - 1] if rounds else None
 
 
 def _is_plane(main: te.Tensor) -> bool:
     """Return whether rows of the data follow one another in memory."""
-    held = [layout.source(x.source) for x in structure.reads(main) if isinstance(x.source, te.Tensor)]
+    held = [layout.source(source_of(x)) for x in structure.reads(main)]
     return all(t.op.tag != "pad" and structure.in_memory(t) >= len(main.shape) - 1 for t in held)
 
 

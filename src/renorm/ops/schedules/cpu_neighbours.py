@@ -66,9 +66,9 @@ class Columns:
         cpu_injective.store(s, out, 1, self.lanes)
         place = cpu_injective.share(s, out, outer, prod(out.shape))[-1]
         for t in chain:
-            if structure.is_statistic(t) or structure.is_reduction(t) or any(t is u for u in reused):
+            if structure.is_statistic(t) or structure.is_reduction(t) or t in reused:
                 s[t].compute_at(s[out], place)
-                in_registers = not (s[t].is_output or any(t is u for u in reused))
+                in_registers = not (s[t].is_output or t in reused)
                 _neighbours(s, t, _lane_axis(out, t), self.lanes, in_registers=in_registers)
         return vector
 
@@ -98,7 +98,7 @@ def _neighbours(s: te.Schedule, t: te.Tensor, along: int, lanes: int, in_registe
     """Vectors over neighbouring slices."""
     if not s[t].is_output:
         s[t].set_scope("register" if in_registers else "local")
-    terms = structure.terms(t) if structure.is_reduction(t) else []
+    terms = structure.beside(t) if structure.is_reduction(t) else []
     own = list(s[t].op.axis)
     vector, lane = s[t].split(own[along], factor=lanes)
     beside = [own[k] for k in terms]

@@ -31,10 +31,10 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     if slices is None or slices.are_too_few or slices.are_interleaved or _is_tall(slices, chain, target):
         cpu_reduction.schedule(s, outs, target)
         return
-    behind = [t for t in structure.stages(outs) if not any(t is u for u in chain)]
+    behind = [t for t in structure.stages(outs) if t not in chain]
     if slices.count > 1:  # what all slices share
         behind += [t for t in chain if structure.is_reduction(t) and prod(t.shape) == 1]
-        chain = [t for t in chain if not any(t is u for u in behind)]
+        chain = [t for t in chain if t not in behind]
     reused = [t for t in chain if t.op.tag == REUSED and t.shape == out.shape and t is not out]
     columns = Columns.of(out, slices, target) if slices.run_across_memory else None
     if columns is not None and not columns.keeps:
@@ -65,7 +65,7 @@ def _behind(
 ) -> None:
     """Nests of their own for what is not computed slice by slice; it reads statistics of all slices."""
     for t in stages:
-        if not (structure.is_reduction(t) or structure.is_statistic(t) or any(t is out for out in outs)):
+        if not (structure.is_reduction(t) or structure.is_statistic(t) or t in outs):
             continue
         read = structure.stored_reads(t)
         for u in chain:
@@ -88,7 +88,7 @@ def _rows(
 ) -> te.IterVar:
     """Gives the loop around a vector of the result. is_shared: threads share the slices."""
     outer, inner = cut(s, out, slices)
-    across = cpu_injective.fuse(s, out, outer) if outer else s[out].split(inner[0], nparts=1)[0]
+    across = s[out].fuse(*outer) if outer else s[out].split(inner[0], nparts=1)[0]
     if is_shared and prod(out.shape) >= cpu_injective.PARALLEL_FROM:
         s[out].parallel(across)
     inside = inner if outer else inner[1:]
@@ -113,7 +113,7 @@ def _vectors_inside(s: te.Schedule, t: te.Tensor, axes: Sequence[te.IterVar], ta
     joint = min(_joint(s, t), len(axes))
     if not joint:
         return axes[-1] if axes else None
-    inner, block = cpu_injective.fuse(s, t, axes[len(axes) - joint :]), None
+    inner, block = s[t].fuse(*axes[len(axes) - joint :]), None
     lanes = structure.lanes_of(t, target)
     extent = prod(t.shape[len(t.shape) - joint :])
     if extent > lanes:

@@ -66,7 +66,7 @@ def _blocks_of_channels(
     if statistics is None and _joined(s, main) > 1:
         own, main = main, s.cache_write(main, "register", joined=len(spatial))
         s[own].compute_inline()
-        spatial = [cpu_injective.fuse(s, tail, spatial)]
+        spatial = [s[tail].fuse(*spatial)]
     is_ragged = statistics is None and groups_of(main) == 1
     steps, machine = cpu_dots.steps(main, target)
     tile = register_tile(main.shape, groups_of(main), steps, lanes, machine, is_ragged)

@@ -36,10 +36,10 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     reductions = [t for t in chain if structure.is_reduction(t)]
     statistics = [t for t in chain if structure.is_statistic(t)]
     cpu_injective.inline(s, outs, keep=statistics)
-    finished: set[int] = set()
+    finished = set[te.Tensor]()
     for t in reductions:
         tail, along = _tail(t, chain, outs), _runs_along_memory(t, target)
-        beside = _beside(t, [out for out in outs if id(out) not in finished and cpu_injective.is_free(s, out)])
+        beside = _beside(t, [out for out in outs if out not in finished and cpu_injective.is_free(s, out)])
         loop: Loop | None = None
         if not along and is_of_columns(t):
             loop = cpu_columns.schedule(s, t, target)
@@ -51,15 +51,15 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
                 cpu_window.schedule(s, pieces, pieces, target)
         elif tail is not None and not along:
             cpu_window.schedule(s, t, tail, target)
-            finished.add(id(tail))
+            finished.add(tail)
         else:
             loop = nest(s, t, target)
         if loop is not None:
             for out, like in beside:
                 cpu_injective.compute_with(s, out, *loop, like, target)
-                finished.add(id(out))
+                finished.add(out)
     behind = [*statistics, *(out for out in outs if not structure.is_statistic(out))]
-    cpu_injective.nests(s, [t for t in behind if not structure.is_reduction(t) and id(t) not in finished], target)
+    cpu_injective.nests(s, [t for t in behind if not structure.is_reduction(t) and t not in finished], target)
 
 
 def _beside(t: te.Tensor, outs: Sequence[te.Tensor]) -> list[tuple[te.Tensor, te.Tensor]]:
@@ -91,7 +91,7 @@ def _tail(t: te.Tensor, chain: Sequence[te.Tensor], outs: Sequence[te.Tensor]) -
     none such.
     """
     readers = _final_readers(t, chain, outs)
-    if any(t is out for out in outs):
+    if t in outs:
         return t if not readers else None
     if len(readers) != 1 or readers[0].shape != t.shape or structure.is_reduction(readers[0]):
         return None
@@ -106,19 +106,25 @@ def _final_readers(t: te.Tensor, chain: Sequence[te.Tensor], outs: Sequence[te.T
     """
     found: list[te.Tensor] = []
     for reader in structure.readers(t, chain):
-        stays = structure.is_reduction(reader) or structure.is_statistic(reader) or any(reader is out for out in outs)
+        stays = structure.is_reduction(reader) or structure.is_statistic(reader) or reader in outs
         stays = stays or reader.shape != t.shape
         for r in [reader] if stays else _final_readers(reader, chain, outs):
-            if not any(r is f for f in found):
+            if r not in found:
                 found.append(r)
     return found
 
 
 def _runs_along_memory(t: te.Tensor, target: Target) -> bool:
-    run = _contiguous_reduction(t)
-    reduced = t.op.reduce_axis
-    extent = prod(axis.extent or 0 for axis in reduced[len(reduced) - run :]) if run else 0
-    return extent >= 2 * structure.lanes_of(t, target)
+    return _extent(_joint(t, t.op.reduce_axis)) >= 2 * structure.lanes_of(t, target)
+
+
+def _joint(t: te.Tensor, axes: Sequence[te.IterVar]) -> Sequence[te.IterVar]:
+    """Return the last of the reduce axes, those that run over memory as one."""
+    return axes[len(axes) - _contiguous_reduction(t) :]
+
+
+def _extent(axes: Sequence[te.IterVar]) -> int:
+    return prod(a.extent for a in axes) if axes else 0
 
 
 def nest(s: te.Schedule, t: te.Tensor, target: Target, at: Loop | None = None) -> Loop | None:
@@ -128,65 +134,61 @@ def nest(s: te.Schedule, t: te.Tensor, target: Target, at: Loop | None = None) -
         cpu_injective.nest(s, t, target)
         return None
     is_shared = at is None and prod(t.shape) > 1 and structure.work(t) >= cpu_injective.PARALLEL_FROM
-    lanes = structure.lanes_of(t, target)
-    data, reduced = list(s[t].op.axis), list(s[t].op.reduce_axis)
+    lanes, joint = structure.lanes_of(t, target), _joint(t, s[t].op.reduce_axis)
     if at:
         s[t].compute_at(s[at[0]], at[1])
-    terms, run, loop = structure.terms(t), _contiguous_reduction(t), None
-    is_fused = sum(axis.extent > 1 for axis in reduced[len(reduced) - run :]) > 1
-    lane = _lanes(s, t, lanes)
-    if lane is not None:
-        partials = _partials(s, t, lane, lanes)
-        others = [a for k, a in enumerate(s[t].op.axis) if k not in terms]
-        across = others[-1] if others else None
-        s[t].reorder(*others, *(s[t].op.axis[k] for k in terms))  # all of them in one pass over the data
-        if is_shared and across:
-            across = cpu_injective.fuse(s, t, others)
-            s[t].parallel(across)
-        for i, partial in enumerate(partials):
-            *own, lane = s[partial].op.axis
-            rounds = s[partial].op.reduce_axis
-            beside = [own[k] for k in terms]
-            cpu_injective.register_loops(
-                s, partial, [*(a for k, a in enumerate(own) if k not in terms), *rounds], beside, lane
-            )
-            if not i and not is_fused:
-                loop = partial, rounds[-1]
-            if i:
-                s[partial].unroll(rounds[0])
-            if across is not None and (at or is_shared):
-                s[partial].compute_at(s[t], across)
-            elif at:
-                s[partial].compute_at(s[at[0]], at[1])
-        for axis in (*s[t].op.reduce_axis, *(s[t].op.axis[k] for k in terms)):
-            s[t].unroll(axis)
-        return loop
-    if not data:
+    lane = _lanes(s, t, joint, lanes)
+    if lane is None:
+        _across(s, t, lanes, is_shared)
         return None
-    vector = _contiguous_data(t)
-    outer = data
-    if vector and data[-1].extent > 1:
-        inner = data[-1]
-        outer = data[:-1]
+    partial, rounds = _along(s, t, lane, lanes, at, is_shared)
+    return None if sum(axis.extent > 1 for axis in joint) > 1 else (partial, rounds)
+
+
+def _along(s: te.Schedule, t: te.Tensor, lane: te.IterVar, lanes: int, at: Loop | None, is_shared: bool) -> Loop:
+    """Sums in vectors along what is reduced. Returns the loop of the first partial results in which one is read."""
+    terms, partials = structure.beside(t), _partials(s, t, lane, lanes)
+    others = [a for k, a in enumerate(s[t].op.axis) if k not in terms]
+    across = others[-1] if others else None
+    s[t].reorder(*others, *(s[t].op.axis[k] for k in terms))  # all of them in one pass over the data
+    if is_shared and across:
+        across = s[t].fuse(*others)
+        s[t].parallel(across)
+    for i, partial in enumerate(partials):
+        *own, lane = s[partial].op.axis
+        rounds, beside = s[partial].op.reduce_axis, [own[k] for k in terms]
+        around = [*(a for k, a in enumerate(own) if k not in terms), *rounds]
+        cpu_injective.register_loops(s, partial, around, beside, lane)
+        if i:
+            s[partial].unroll(rounds[0])
+        if across is not None and (at or is_shared):
+            s[partial].compute_at(s[t], across)
+        elif at:
+            s[partial].compute_at(s[at[0]], at[1])
+    for axis in (*s[t].op.reduce_axis, *(s[t].op.axis[k] for k in terms)):
+        s[t].unroll(axis)
+    return partials[0], s[partials[0]].op.reduce_axis[-1]
+
+
+def _across(s: te.Schedule, t: te.Tensor, lanes: int, is_shared: bool) -> None:
+    """Sums in vectors of neighbouring results, where these read neighbours."""
+    outer = list(s[t].op.axis)
+    if outer and _contiguous_data(t) and outer[-1].extent > 1:
+        inner = outer.pop()
         if inner.extent > lanes:
             block, inner = s[t].split(inner, factor=lanes)
-            outer = [*outer, block]
-        s[t].reorder(*outer, *reduced, inner)
+            outer.append(block)
+        s[t].reorder(*outer, *s[t].op.reduce_axis, inner)
         s[t].vectorize(inner)
     if is_shared and outer:
-        s[t].parallel(cpu_injective.fuse(s, t, outer))
-    return None
+        s[t].parallel(s[t].fuse(*outer))
 
 
-def _lanes(s: te.Schedule, t: te.Tensor, lanes: int) -> te.IterVar | None:
+def _lanes(s: te.Schedule, t: te.Tensor, joint: Sequence[te.IterVar], lanes: int) -> te.IterVar | None:
     """The part of the reduction that is to be a vector: of the last reduce axes where they run over memory as one,
-    or of the axis that memory holds in blocks. None where there is too little of either."""
-    reduced = list(s[t].op.reduce_axis)
-    run = _contiguous_reduction(t)
-    extent = prod(axis.extent for axis in reduced[len(reduced) - run :]) if run else 0
-    if run and extent >= 2 * lanes:
-        whole = cpu_injective.fuse(s, t, reduced[len(reduced) - run :])
-        return s[t].split(whole, factor=lanes * (VECTORS if extent >= 2 * VECTORS * lanes else 1))[1]
+    `joint`, or of the axis that memory holds in blocks. None where there is too little of either."""
+    if (extent := _extent(joint)) >= 2 * lanes:
+        return s[t].split(s[t].fuse(*joint), factor=lanes * (VECTORS if extent >= 2 * VECTORS * lanes else 1))[1]
     blocked = _blocked_reduction(t)
     if blocked is None or blocked[1] % lanes:
         return None

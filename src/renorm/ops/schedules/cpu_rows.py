@@ -38,7 +38,7 @@ def vectors_over_channels(
     accumulator = s.cache_write(block, "register")
     axes = list(s[tail].op.axis)
     if len(axes) > len(accumulator.shape):
-        axes = [*axes[:2], cpu_injective.fuse(s, tail, axes[2:])]
+        axes = [*axes[:2], s[tail].fuse(*axes[2:])]
     pixel = _pixel_axis(accumulator, channel)
     pixels = accumulator.shape[pixel] if pixel is not None else 1
     vectors = _vectors(accumulator, channel, lanes)

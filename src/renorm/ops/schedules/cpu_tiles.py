@@ -106,7 +106,7 @@ class Statistics:
     def _inline(self, s: te.Schedule) -> None:
         results = [t for t in structure.stages([self.out]) if s[t].is_output and t is not self.out]
         for t in _behind(self.out, results):
-            if not any(t is kept for kept in (self.out, *self.inner)):
+            if t not in (self.out, *self.inner):
                 s[t].compute_inline()
 
 
@@ -125,8 +125,8 @@ def split(outs: Sequence[te.Tensor]) -> tuple[list[te.Tensor], Statistics | None
 
 def _behind(t: te.Tensor, others: Sequence[te.Tensor]) -> list[te.Tensor]:
     """Stages that `t` depends on and `others` do not."""
-    shared = {id(u) for u in structure.stages(others)}
-    return [u for u in structure.stages([t]) if id(u) not in shared]
+    shared = structure.stages(others)
+    return [u for u in structure.stages([t]) if u not in shared]
 
 
 def rows(shape: Sequence[int], channels: int, together: int | None = None) -> tuple[int, ...]:

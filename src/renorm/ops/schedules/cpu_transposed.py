@@ -142,7 +142,7 @@ def _tile_of_pixels(lengths: tuple[int, int], channels: int, phases: int, lanes:
 
 def _is_phased(main: te.Tensor) -> bool:
     """Return whether a product is some phases of several."""
-    return any(stride > 1 for stride in (main.op.attrs or {}).get("strides", ()))
+    return any(stride > 1 for stride in main.op.attrs.get("strides", ()))
 
 
 def _strides(main: te.Tensor) -> tuple[tuple[int, ...], list[int]]:
@@ -153,7 +153,7 @@ def _strides(main: te.Tensor) -> tuple[tuple[int, ...], list[int]]:
 
 def _depth(main: te.Tensor, phased: Sequence[int]) -> int:
     """Weights that one channel of the result has in a product."""
-    return prod(a.extent for a in main.op.reduce_axis) * prod(main.shape[2 : 2 + len(phased)])
+    return structure.terms(main) * prod(main.shape[2 : 2 + len(phased)])
 
 
 def _phases(main: te.Tensor, phased: Sequence[int], rank: int) -> int:

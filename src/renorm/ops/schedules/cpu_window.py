@@ -22,7 +22,7 @@ def schedule(s: te.Schedule, t: te.Tensor, tail: te.Tensor, target: Target) -> N
     if not axes:
         s[accumulator].compute_root()
         return
-    terms = structure.terms(t)  # results beside each other that are made from the same data
+    terms = structure.beside(t)  # results beside each other that are made from the same data
     if len(axes) - 1 in terms:
         terms = []
     lanes = structure.lanes_of(t, target)

@@ -131,9 +131,9 @@ def _results(
         outer = [loops.group, *outer] if blocks.by_channels else [*outer, loops.group]
         statistics.order(s, outer)
     if not blocks.by_channels:
-        outer = [cpu_injective.fuse(s, host, outer[:-1]), outer[-1]]
+        outer = [s[host].fuse(*outer[:-1]), outer[-1]]
     elif not transforms_weights:
-        outer = [cpu_injective.fuse(s, host, outer)]
+        outer = [s[host].fuse(*outer)]
     s[host].parallel(outer[0])
     if host is not out:
         s[out].compute_at(s[host], outer[-1])
@@ -196,7 +196,7 @@ def _transform(s: te.Schedule, t: te.Tensor, place: Place | None, lanes: int) ->
     cpu_injective.register_loops(s, t, [n, block, vector, p, q, i], [j], lane)
     # vectors of a block stay a loop of their own: what fills up the last block is told by n, block and vector
     if place is None:
-        s[t].parallel(cpu_injective.fuse(s, t, [n, block]))
+        s[t].parallel(s[t].fuse(n, block))
     else:
         s[t].compute_at(s[place[0]], place[1])
         s[t].set_scope("local")

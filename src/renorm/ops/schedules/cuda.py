@@ -116,7 +116,7 @@ def bind(s: te.Schedule, t: te.Tensor, threads: int = THREADS) -> te.IterVar:
         thread = s[t].fuse(*axes)
         s[t].bind(thread, te.thread_axis((0, 1), "threadIdx.x"))
         return thread
-    whole = cpu_injective.fuse(s, t, axes)
+    whole = s[t].fuse(*axes)
     return bind_loop(s, t, whole, min(threads, max(1, prod(a.extent for a in axes))))
 
 

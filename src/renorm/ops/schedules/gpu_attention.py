@@ -20,10 +20,9 @@ from renorm.ops.schedules import attention_axes, cpu_injective, cuda, gpu_produc
 from renorm.ops.schedules.gpu_blocks import Blocks, Shape
 from renorm.ops.schedules.gpu_contraction import Contraction, contraction
 from renorm.ops.schedules.slices import Slices
-from renorm.ops.shared.tags import DOTS, KEYS, MIXED, POWERS, QUERIES, SCORES, VALUES
+from renorm.ops.shared.tags import ATTENTION, DOTS, MIXED, SCORES, VALUES
 from renorm.te.tensor import source_of
 
-TAGS = (KEYS, VALUES, QUERIES, DOTS, SCORES, POWERS, MIXED)
 QUERIES_OF_BLOCK = 32  # queries side by side in memory, each of which has a few threads of a block
 THREADS = 8  # of each of them, where scores of a query lie apart; where they lie side by side, twice a warp
 TOGETHER = 64
@@ -62,23 +61,18 @@ class _Stages:
     def of(outs: Sequence[te.Tensor]) -> _Stages | None:
         """Return the stages of one attention; None where they are others, or have nothing to do."""
         chain = structure.stages(outs)
-        found = {t.op.tag: t for t in chain if t.op.tag in TAGS}
-        if len(outs) != 1 or len(found) < len(TAGS) or found[MIXED].op.attrs.get("in_pairs", False):
+        found, statistics = attention_axes.stages(chain)
+        if len(outs) != 1 or len(found) < len(ATTENTION) or found[MIXED].op.attrs.get("in_pairs", False):
             return None
         dots, mixed = found[DOTS], found[MIXED]
         if not is_static(e for t in chain for e in t.shape) or any(0 in t.shape for t in chain):
             return None
-        statistics = [t for t in chain if structure.is_statistic(t) or _is_reduction_of_queries(t)]
         forms = [contraction(t) for t in (dots, mixed)]
         product, mixture = (None if f is None else _resolved(f, found[SCORES]) for f in forms)
         is_known = [structure.is_statistic(t) for t in statistics] in ([False, False, True], [False, True, False, True])
         if product is None or mixture is None or not is_known or structure.work(dots) < gpu_stages.LEAST_WORK:
             return None
         return _Stages(dots, found[SCORES], mixed, statistics, product, mixture)
-
-
-def _is_reduction_of_queries(t: te.Tensor) -> bool:
-    return structure.is_reduction(t) and t.op.tag not in (DOTS, MIXED)
 
 
 def _resolved(product: Contraction, scores: te.Tensor) -> Contraction:

@@ -19,7 +19,7 @@ from math import prod
 
 from renorm import te
 from renorm.expr.nodes import Load
-from renorm.ops.schedules import cpu_injective, cuda, gpu_elements, structure
+from renorm.ops.schedules import cuda, gpu_elements, structure
 from renorm.ops.schedules.cpu_neighbours import cut
 from renorm.ops.schedules.gpu_shapes import Shape
 from renorm.ops.schedules.slices import Slices
@@ -69,12 +69,11 @@ class Blocks:
         Once for a block, all else."""
         kept = [*self.inside, self.out]
         self._tiles[self.out], self._places[self.out] = self.shape.tile, ROUND
-        outside = {id(t) for t in self.wanted}
         for t in reversed(self.inside):
             found = cuda.kept_reads(self.s, t, kept)
             tiles = [k for u, load in found if (k := self._followed(u, load)) is not None]
             self._tiles[t] = tiles[0] if tiles else None
-            in_threads = id(t) not in outside and all(
+            in_threads = t not in self.wanted and all(
                 self._places[u] != BLOCK and not (structure.is_reduction(u) and self._is_shared_out(u))
                 for u, _ in found
             )
@@ -142,7 +141,7 @@ class Blocks:
                 outer = [s[out].fuse()]
             inner, lane, width, threads = [*inner], list[te.IterVar](), self._width(), self.shape.threads
             apart = [inner.pop(0)] if self._is_cut_apart(width) else list[te.IterVar]()
-            whole = cpu_injective.fuse(s, out, inner)
+            whole = s[out].fuse(*inner)
             if width > 1:
                 whole, vector = s[out].split(whole, factor=width)
                 s[out].vectorize(vector)
@@ -154,7 +153,7 @@ class Blocks:
             rounds = rounds_at_once(s, out, again)
             self.round = apart[0] if apart else rounds
         self._bind_slice(out, thread)
-        self.block = cpu_injective.fuse(s, out, outer)
+        self.block = s[out].fuse(*outer)
         s[out].bind(self.block, te.thread_axis("blockIdx.x"))
         self.thread = thread
 
@@ -184,7 +183,7 @@ class Blocks:
     def _place(self, t: te.Tensor) -> None:
         place = self._places[t]
         self.s[t].compute_at(self.s[self.out], {BLOCK: self.block, THREAD: self.thread, ROUND: self.round}[place])
-        if any(t is u for u in self.wanted):
+        if t in self.wanted:
             self.s[t].store_root()
         else:
             self.s[t].set_scope("shared" if place == BLOCK else "local")
@@ -208,9 +207,9 @@ class Blocks:
         s[t].compute_at(s[self.out], self.block)
         own = list(s[t].op.axis)
         row = self._row(t, own)
-        others = [a for a in own if not any(a is b for b in row)]
+        others = [a for a in own if a not in row]
         s[t].reorder(*row, *others)
-        whole, vector = s[t].split(cpu_injective.fuse(s, t, others), factor=self._width())
+        whole, vector = s[t].split(s[t].fuse(*others), factor=self._width())
         s[t].vectorize(vector)
         again, thread = s[t].split(whole, factor=self.shape.threads)
         s[t].reorder(*row, thread, again, vector)
@@ -224,7 +223,7 @@ class Blocks:
         if self._places[t] == BLOCK:
             own = list(self.s[t].op.axis)
             row = self._row(t, own)
-            self.s[t].reorder(*row, *(a for a in own if not any(a is b for b in row)))
+            self.s[t].reorder(*row, *(a for a in own if a not in row))
 
     def _row(self, t: te.Tensor, own: Sequence[te.IterVar]) -> list[te.IterVar]:
         """The axis of a stage that runs over the slices of a block, bound, if there is one."""
@@ -238,7 +237,7 @@ class Blocks:
         """A reduction: by each thread alone where it has a slice to itself; else partial results first."""
         if self._is_shared_out(t):
             s, first = self.s, 0 if not self.shape.along else len(t.op.axis)
-            _, lane = s[t].split(cpu_injective.fuse(s, t, list(s[t].op.reduce_axis)), factor=self.shape.threads)
+            _, lane = s[t].split(s[t].fuse(*s[t].op.reduce_axis), factor=self.shape.threads)
             partials = [s.rfactor(t, lane, first)]
             if lane.extent > PARTIALS:
                 (whole,) = s[t].op.reduce_axis
@@ -252,7 +251,7 @@ class Blocks:
 
     def _is_shared_out(self, t: te.Tensor) -> bool:
         """Return whether threads have a share of the terms of a reduction each; few terms one thread adds up."""
-        return prod(a.extent for a in t.op.reduce_axis) > min(self.shape.threads, FEW_TERMS) > 1
+        return structure.terms(t) > min(self.shape.threads, FEW_TERMS) > 1
 
     def _partial(self, t: te.Tensor, of: te.Tensor, first: int, has_terms: bool) -> None:
         """Partial results of a reduction in shared memory, one for each thread, which adds them up in registers; first:
@@ -264,10 +263,10 @@ class Blocks:
         s[t].set_scope("shared")
         tile = self._tiles[of]
         self._tiles[t] = None if tile is None else tile + moved
-        terms = [k + moved for k in structure.terms(of)] if has_terms else []
+        terms = [k + moved for k in structure.beside(of)] if has_terms else []
         own = list(s[t].op.axis)
         row, lane, beside = self._row(t, own), own[first], [own[k] for k in terms]
-        others = [a for a in own if not any(a is b for b in (*row, lane, *beside))]
+        others = [a for a in own if a not in (*row, lane, *beside)]
         s[t].reorder(*others, *row, lane, *beside)
         self._bind_slice(t, lane)
         for axis in beside:
@@ -275,7 +274,7 @@ class Blocks:
         s[register].compute_at(s[t], lane)
         axes = list(s[register].op.axis)
         beside = [axes[k] for k in terms]
-        s[register].reorder(*(a for a in axes if not any(a is b for b in beside)), *s[register].op.reduce_axis, *beside)
+        s[register].reorder(*(a for a in axes if a not in beside), *s[register].op.reduce_axis, *beside)
         if has_terms:
             rounds_at_once(s, register, s[register].op.reduce_axis[-1])
         for axis in beside:

@@ -37,8 +37,8 @@ def launch(s: te.Schedule, outs: Sequence[te.Tensor], gpu: GpuFacts) -> None:
     kept = cuda.kept_stages(s, outs)
     homes = [(t, cuda.home(s, t, kept)) for t in kept]
     alone = [t for t, place in homes if place is None and not structure.is_reduction(t)]
-    hosts = {id(place) for _, place in homes if place is not None}
-    free = [t for t in alone if id(t) not in hosts and t.shape and not s[t].threads]
+    hosts = {place for _, place in homes}
+    free = [t for t in alone if t not in hosts and t.shape and not s[t].threads]
     for t in _with_guests(s, free, kept):
         _vectors(s, t, gpu)
     cuda.launch(s, outs)
@@ -53,8 +53,8 @@ def _vectors(s: te.Schedule, t: te.Tensor, gpu: GpuFacts) -> None:
         return
     joint = _joint(s, t)
     first = len(axes) - joint
-    inner, lane = s[t].split(cpu_injective.fuse(s, t, axes[first:]), factor=width)
-    cuda.bind_loop(s, t, cpu_injective.fuse(s, t, [*axes[:first], inner]), cuda.THREADS)
+    inner, lane = s[t].split(s[t].fuse(*axes[first:]), factor=width)
+    cuda.bind_loop(s, t, s[t].fuse(*axes[:first], inner), cuda.THREADS)
     s[t].vectorize(lane)
 
 
@@ -81,7 +81,7 @@ def _with_guests(s: te.Schedule, free: Sequence[te.Tensor], kept: Sequence[te.Te
     left = list(free)
     for host in reversed(free):
         threads = _even(prod(host.shape))
-        if not threads or not any(host is t for t in left):
+        if not threads or host not in left:
             continue
         guests: list[te.Tensor] = []
         for t in reversed(left):
@@ -94,11 +94,11 @@ def _with_guests(s: te.Schedule, free: Sequence[te.Tensor], kept: Sequence[te.Te
             readers = cuda.kept_reads(s, t, kept)
             if readers:
                 s[t].compute_at(s[host], thread)
-                if not s[t].is_output and any(not _is_among(u, [host, *guests]) for u, _ in readers):
+                if not s[t].is_output and any(u not in (host, *guests) for u, _ in readers):
                     s[t].store_root()
             elif (like := structure.read_alike(t, host)) is not None:
                 s[t].compute_with(s[host], thread, like)
-        left = [t for t in left if not _is_among(t, [host, *guests])]
+        left = [t for t in left if t not in (host, *guests)]
     return left
 
 
@@ -117,17 +117,13 @@ def _beside(s: te.Schedule, t: te.Tensor, together: Sequence[te.Tensor], kept: S
     if not readers:
         return cpu_injective.is_free(s, t) and structure.read_alike(t, host) is not None
     before = structure.stages(together)
-    here = [(u, load) for u, load in readers if _is_among(u, together)]
+    here = [(u, load) for u, load in readers if u in together]
     return (
         bool(here)
-        and all(_is_among(u, together) or not _is_among(u, before) for u, _ in readers)
+        and all(u in together or u not in before for u, _ in readers)
         and all(
             i is axis.var or axis.extent == 1
             for u, load in here
             for i, axis in zip(load.indices, u.op.axis, strict=True)
         )
     )
-
-
-def _is_among(t: te.Tensor, others: Sequence[te.Tensor]) -> bool:
-    return any(t is u for u in others)

@@ -211,7 +211,7 @@ class _Tiled(Product):
         is_vector = self.product.run(role) % order[-1].extent == 0
         fetched = s.cache_write(copy, "local") if is_vector and along_terms else None
         s[copy].reorder(*order)
-        whole = cpu_injective.fuse(s, copy, order[:4] if is_vector else order)
+        whole = s[copy].fuse(*(order[:4] if is_vector else order))
         rest, x = s[copy].split(whole, factor=tile.thread_columns)
         rest, y = s[copy].split(rest, factor=tile.thread_rows)
         self._bind_threads(copy, y, x)

@@ -18,6 +18,7 @@ from renorm.ops.schedules import cpu_injective, cuda, gpu_blocks, gpu_elements, 
 from renorm.ops.schedules.gpu_blocks import Blocks
 from renorm.ops.schedules.gpu_shapes import Shape, shape_of
 from renorm.ops.schedules.slices import Slices
+from renorm.te.tensor import source_of
 
 SPREAD = 4  # blocks of a multiprocessor that a long sum is shared out among
 LONG = 1 << 16  # terms of a sum that several blocks share where sums are few
@@ -79,7 +80,7 @@ def _slices(s: te.Schedule, outs: Sequence[te.Tensor], gpu: GpuFacts) -> bool:
     cpu_injective.inline(s, outs, statistics)
     _inline_pivots(s, outs)
     inside = [t for t in inside if not s[t].is_inline]
-    behind = [t for t in cuda.kept_stages(s, outs) if t is not out and not any(t is u for u in inside)]
+    behind = [t for t in cuda.kept_stages(s, outs) if t is not out and t not in inside]
     wanted = [t for t in inside if s[t].is_output or cuda.kept_reads(s, t, behind)]
     if any(structure.is_reduction(t) for t in behind):
         return False
@@ -93,13 +94,9 @@ def _inline_pivots(s: te.Schedule, outs: Sequence[te.Tensor]) -> None:
     waits for another."""
     for t in structure.stages(outs):
         if structure.is_statistic(t) and not structure.is_reduction(t) and not s[t].is_output:
-            before = [load.source for load in structure.reached(t, structure.is_reduction)]
-            if len({id(u) for u in before}) == 1 and isinstance(before[0], te.Tensor) and not _is_computed(before[0]):
+            before = {source_of(load) for load in structure.reached(t, structure.is_reduction)}
+            if len(before) == 1 and not any(isinstance(u.op, te.ComputeOp) for u in before):
                 s[t].compute_inline()
-
-
-def _is_computed(t: te.Tensor) -> bool:
-    return isinstance(t.op, te.ComputeOp)
 
 
 def _copied(
@@ -119,20 +116,20 @@ def _copied(
     found: list[te.Tensor] = []
     for t in (*inside, out):
         for load in structure.reached(t, lambda u: not s[u].is_inline):
-            if isinstance(load.source, te.Tensor) and prod(load.source.shape) >= prod(out.shape):
-                found.append(load.source)
+            if prod(source_of(load).shape) >= prod(out.shape):
+                found.append(source_of(load))
     one = found[0] if found else None
     if one is None or any(t is not one for t in found) or len(found) < 2 or one.shape != out.shape:
         return None
     reductions = [t for t in inside if structure.is_reduction(t)]
     if not all(_keeps_inside(t, shape.threads) for t in reductions):
         return None
-    sums = sum(itemsize(t.dtype) * prod(t.shape[k] for k in structure.terms(t)) for t in reductions)
+    sums = sum(itemsize(t.dtype) * prod(t.shape[k] for k in structure.beside(t)) for t in reductions)
     nbytes = shape.rows * (slices.size * itemsize(one.dtype) + 2 * shape.threads * sums)
     if nbytes > gpu.shared // gpu_blocks.COPIES - RESERVED or one.dtype != out.dtype:
         return None
     readers = [t for t in structure.stages(outs) if any(load.source is one for load in structure.reads(t))]
-    return one if all(any(t is u for u in chain) for t in readers) else None
+    return one if all(t in chain for t in readers) else None
 
 
 def _keeps_inside(t: te.Tensor, threads: int) -> bool:
@@ -160,7 +157,7 @@ def _launches(s: te.Schedule, outs: Sequence[te.Tensor], gpu: GpuFacts) -> None:
 
 def _reduce(s: te.Schedule, t: te.Tensor, out: te.Tensor, gpu: GpuFacts) -> None:
     """A reduction, computed in the launch of `out`: itself, or its only reader, of the same shape."""
-    along, length = _runs_along_memory(t), prod(a.extent for a in t.op.reduce_axis)
+    along, length = _runs_along_memory(t), structure.terms(t)
     slices = _results(t)
     shape, spread = shape_of(out, [t], slices, along, gpu), SPREAD * gpu.units
     if slices.count // shape.rows < spread and length >= LONG:
@@ -180,7 +177,7 @@ def _pieces(s: te.Schedule, t: te.Tensor, count: int) -> te.IterVar:
     first = axes[0]
     fitting = next((n for n in range(count, 4 * count) if first.extent % n == 0), None)
     if fitting is None:
-        first, fitting = cpu_injective.fuse(s, t, axes), count
+        first, fitting = s[t].fuse(*axes), count
     outer, _ = s[t].split(first, nparts=fitting)
     return outer
 
@@ -193,7 +190,7 @@ def _reduce_whole(s: te.Schedule, t: te.Tensor, along: bool, gpu: GpuFacts) -> N
 
 def _results(t: te.Tensor) -> Slices:
     """The results of a reduction as slices: those that are made from the same data are one."""
-    terms = structure.terms(t)
+    terms = structure.beside(t)
     return Slices(t.shape, tuple(0 if k in terms else 1 for k in range(len(t.shape))))
 
 

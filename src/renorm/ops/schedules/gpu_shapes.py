@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import gcd, prod
+from math import gcd
 
 from renorm import te
 from renorm.core.gpu import GpuFacts
@@ -37,7 +37,7 @@ class Shape:
 
 def shape_of(out: te.Tensor, inside: Sequence[te.Tensor], slices: Slices, along: bool, gpu: GpuFacts) -> Shape:
     """Return how many threads a slice gets, and how many slices a block. inside: what is computed of each slice."""
-    lengths = [prod(a.extent for a in t.op.reduce_axis) for t in inside if structure.is_reduction(t)]
+    lengths = [structure.terms(t) for t in inside if structure.is_reduction(t)]
     length = max([*lengths, 1])
     axes = [k for k, (extent, block) in enumerate(zip(out.shape, slices.blocks)) if block == 1 and extent > 1]
     if along:

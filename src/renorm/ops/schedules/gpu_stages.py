@@ -10,7 +10,7 @@ from renorm import te
 from renorm.core.dims import is_static
 from renorm.core.gpu import MOST_BLOCKS
 from renorm.expr.nodes import Expr, all_of, const
-from renorm.ops.schedules import attention_axes, cpu_injective, structure
+from renorm.ops.schedules import attention_axes, structure
 from renorm.ops.schedules.gpu_contraction import BATCH, COLUMNS, ROWS, Contraction, contraction
 from renorm.ops.schedules.products import MAIN_TAGS
 from renorm.te.tensor import ComputeOp, source_of
@@ -109,7 +109,7 @@ class Product:
         single = [a for g in groups for a in g if a.extent == 1]
         groups = [[a for a in g if a.extent > 1] for g in groups]
         self.s[out].reorder(*single, *(a for g in groups for a in g))
-        loops = [cpu_injective.fuse(self.s, out, g or [self.s[out].fuse()]) for g in groups]
+        loops = [self.s[out].fuse(*g) for g in groups]
         self.s[out].reorder(*single, *loops)  # the loop of a group without any was made inside all others
         return loops
 

@@ -37,7 +37,7 @@ def blocks_summed(main: te.Tensor) -> list[int]:
     """For each reduce axis the size of the blocks in which memory holds what is read along it; 1 without blocks."""
     found = [1] * len(main.op.reduce_axis)
     for load in structure.reads(main):
-        form = layout.form_of(load.source) if isinstance(load.source, te.Tensor) else None
+        form = layout.form_of(source_of(load))
         for axis, lanes in form.blocks() if form else ():
             for i, k in enumerate(main.op.reduce_axis):
                 if structure.coefficient(load.indices[axis], k.var) == 1:
@@ -64,7 +64,7 @@ def sum_loops(s: te.Schedule, stage: te.Tensor, blocks: Sequence[int]) -> list[t
 
 def groups_of(main: te.Tensor) -> int:
     """Return how many parts of the channels are summed by themselves."""
-    return int((main.op.attrs or {}).get("groups", 1))
+    return int(main.op.attrs.get("groups", 1))
 
 
 def is_pointwise(main: te.Tensor) -> bool:
@@ -111,7 +111,7 @@ def shares_pixels(main: te.Tensor, target: Target, nbytes: int = 4) -> bool:
     core has written comes as slowly as memory does where cores have no cache in common. nbytes: of a weight."""
     if main.op.tag != "conv" or groups_of(main) > 1 or not is_static((*main.shape[1:], *_read_shape(main))):
         return False
-    weights = terms(main) * main.shape[1]
+    weights = structure.terms(main) * main.shape[1]
     data = prod(main.shape[1:]) + prod(_read_shape(main))
     return weights < data and nbytes * weights <= target.cache_bytes // 2
 
@@ -126,10 +126,5 @@ def depth(tail: te.Tensor) -> int:
     """Terms of the sum for one element."""
     for t in structure.stages([tail]):
         if t.op.tag in MAIN_TAGS and isinstance(t.op, te.ComputeOp):
-            return terms(t)
+            return structure.terms(t)
     return 1
-
-
-def terms(main: te.Tensor) -> int:
-    """Return how many products each of its elements is the sum of."""
-    return prod(a.extent for a in main.op.reduce_axis)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -26,14 +26,9 @@ class Slices:
         """None where statistics are read in another way, or `out` is a statistic itself."""
         if structure.is_reduction(out) or structure.is_statistic(out) or 0 in out.shape or not reductions:
             return None
-        mine = {id(t) for t in reductions}
-
-        def among(t: te.Tensor) -> bool:
-            return id(t) in mine
-
         found: list[set[int | None]] = [set() for _ in out.shape]
-        for load in structure.reached(out, among):
-            if isinstance(load.source, te.Tensor) and among(load.source):
+        for load in structure.reached(out, reductions.__contains__):
+            if load.source in reductions:
                 for axis, seen in zip(out.op.axis, found):
                     seen.update(structure.blocks(i, axis.var) for i in load.indices)
         blocks: list[int] = []
@@ -43,7 +38,7 @@ class Slices:
                 return None
             k = moving.pop() if moving else 0
             blocks.append(1 if extent == 1 and k else k or 0)
-        if any(k and e % k for k, e in zip(blocks, out.shape)) or not _agree(reductions, among):
+        if any(k and e % k for k, e in zip(blocks, out.shape)) or not _agree(reductions):
             return None
         return Slices(out.shape, tuple(blocks))
 
@@ -70,12 +65,11 @@ class Slices:
         return bool(self.blocks) and self.blocks[-1] == 1 and self.shape[-1] > 1
 
 
-def _agree(reductions: Sequence[te.Tensor], among: Callable[[te.Tensor], bool]) -> bool:
+def _agree(reductions: Sequence[te.Tensor]) -> bool:
     """Return whether reductions read each other only at their own slice, or at parts of it: k neighbours of which each
     slice has its own."""
     for t in reductions:
-        for load in structure.reached(t, among):
-            read = isinstance(load.source, te.Tensor) and among(load.source)
-            if read and not all(structure.is_apart(i, t) for i in load.indices):
+        for load in structure.reached(t, reductions.__contains__):
+            if load.source in reductions and not all(structure.is_apart(i, t) for i in load.indices):
                 return False
     return True

@@ -36,9 +36,14 @@ def is_statistic(t: te.Tensor) -> bool:
     return t.op.tag == STATISTIC
 
 
+def terms(t: te.Tensor) -> int:
+    """Return how many terms each element of a reduction is made of."""
+    return prod(axis.extent for axis in t.op.reduce_axis)
+
+
 def work(t: te.Tensor) -> int:
     """Elements that a reduction reads."""
-    return prod(t.shape) * prod(axis.extent for axis in t.op.reduce_axis)
+    return prod(t.shape) * terms(t)
 
 
 def body(t: te.Tensor) -> Expr:
@@ -62,7 +67,7 @@ def read_alike(t: te.Tensor, other: te.Tensor) -> te.Tensor | None:
     """Return what to compute `t` with in a loop of `other`: something of its shape of which each element of `t` reads
     the one at its own place, and `other` reads each element for one element of its own, or for one term of a sum. None
     where there is no such thing, or where `t` needs `other`."""
-    if any(u is other for u in stages([t])):
+    if other in stages([t]):
         return None
     moving = [k for k, extent in enumerate(t.shape) if extent > 1]
     extents = {a.var: a.extent for a in (*other.op.axis, *other.op.reduce_axis)}
@@ -150,7 +155,7 @@ def is_apart(index: Expr, t: te.Tensor) -> bool:
             return not any(depends_on(index, v) for v in extents)
 
 
-def terms(t: te.Tensor) -> list[int]:
+def beside(t: te.Tensor) -> list[int]:
     """Return the data axes of a reduction on which no read depends: results beside each other that are made from the
     same data. None where they are so many, as the running sums of a long axis, that they share no registers."""
     found = reads(t)

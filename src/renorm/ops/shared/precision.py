@@ -31,9 +31,12 @@ def add_channels(t: te.Tensor, b: te.Tensor | None, axis: int = 1) -> te.Tensor:
     return te.compute(t.shape, lambda *i: t[i] + wide(b[i[axis]]), name="biased", tag=tag.BROADCAST)
 
 
+def element_of(p: te.Tensor, index: Sequence[Any]) -> Any:
+    """Return the element of what broadcasts to a tensor, beside the element of that at `index`."""
+    own = index[len(index) - p.ndim :]
+    return p[tuple(0 if same_extent(e, 1) else i for i, e in zip(own, p.shape, strict=True))]
+
+
 def spread(parameter: te.Tensor, index: Sequence[Any]) -> Any:
     """The element of a parameter that broadcasts with the element at `index` of a larger tensor, widened."""
-    own = index[len(index) - parameter.ndim :]
-    return wide(
-        parameter[tuple(0 if same_extent(extent, 1) else i for i, extent in zip(own, parameter.shape, strict=True))]
-    )
+    return wide(element_of(parameter, index))

@@ -17,9 +17,9 @@ from renorm.core import conversion, dtypes
 from renorm.core.dims import Dim, format_shape, take
 from renorm.core.errors import OperandError
 from renorm.core.shapes import is_scalar, normalize_axis, spreads
-from renorm.expr.extents import same_extent
 from renorm.expr.nodes import Expr, call, cast, const, maximum, minimum
 from renorm.graph.types import Operand
+from renorm.ops.shared.precision import element_of
 
 Array = np.ndarray[Any, Any]
 
@@ -95,12 +95,6 @@ def parameters(p: Any, shape: Sequence[int], axis: int, block: int = 0) -> Any:
     if block:
         return np.take(np.repeat(p, block, at), np.arange(shape[at]), at)
     return np.reshape(p, [-1 if a == at else 1 for a in range(len(shape))]) if np.ndim(p) == 1 else p
-
-
-def element_of(p: te.Tensor, index: Sequence[Any]) -> Expr:
-    """Return the element of what broadcasts to a tensor, beside the element of that at `index`."""
-    own = index[len(index) - p.ndim :]
-    return p[tuple(0 if same_extent(e, 1) else i for i, e in zip(own, p.shape, strict=True))]
 
 
 def joint(a_scale: Any, b_scale: Any, y_scale: Any) -> Any:

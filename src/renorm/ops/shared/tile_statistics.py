@@ -22,7 +22,7 @@ from renorm.graph.ir import Node
 from renorm.graph.layout import Accepts
 from renorm.graph.op import REDUCTION, OpDef
 from renorm.graph.types import Operand
-from renorm.ops.shared.tags import TILE_ROWS, TILE_SUMS
+from renorm.ops.shared.tags import TILE_ROWS
 from renorm.te import tag
 
 
@@ -101,7 +101,7 @@ class TileStatistics(OpDef):
             value = rows[(*index, *outer)].astype(wide_sums)
             return te.sum(value, axis=outer) if outer else value
 
-        return te.compute(shape, tile, name="tile_sums", tag=TILE_SUMS if outer else tag.ELEMWISE, attrs=attrs)
+        return te.compute(shape, tile, name="tile_sums", tag=tag.COMM_REDUCE if outer else tag.ELEMWISE, attrs=attrs)
 
     def pieces(self, x: Any) -> dict[tuple[int, ...], Any]:
         """The elements of each tile of an array."""
