@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from benchmarks import networks
 from benchmarks.networks import Network, detection, language, speech
+from tests.exhaustive import one_of
 
 SMALL: dict[str, Network] = {
     "squeezenet": replace(networks.NETWORKS["squeezenet"], shape=(2, 3, 47, 47)),
@@ -49,7 +50,7 @@ def drawn(inputs: dict[str, Any]) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", one_of(2, SMALL))
 def test_exported_and_compiled_they_are_what_torch_computes(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
