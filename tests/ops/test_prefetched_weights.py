@@ -66,7 +66,7 @@ def test_convolutions_whose_weights_are_used_for_few_pixels(
 
 @pytest.mark.parametrize("target", CPUS)
 @pytest.mark.parametrize("extent", [7, 56])
-@pytest.mark.parametrize(("results", "channels"), [(256, 128), (116, 58), (116, 128)])
+@pytest.mark.parametrize(("results", "channels"), [(256, 128), (116, 58), (124, 128)])
 def test_data_in_blocks_of_channels_or_in_rows_is_asked_for(
     target: str, extent: int, results: int, channels: int
 ) -> None:
