@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     of a test with very many parameters all but some, evenly spread. First: what is quick must not depend on the order,
     which pytest-randomly changes."""
     long, families = set(LONG.read_text().splitlines()), dict[str, list[pytest.Item]]()
-    most = config.getoption("cases")
+    most: Any = config.getoption("cases")
     for item in items:
         if item.nodeid in long or item.get_closest_marker("exhaustive"):
             item.add_marker("slow")
