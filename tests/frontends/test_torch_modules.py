@@ -15,13 +15,12 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("expecttest", reason="expecttest is not installed, which PyTorch's samples import")
 import torch
 from tests.exhaustive import one_of
-from tests.frontends.torch_samples import MOST, Program, difference, outcome, reasons
+from tests.frontends.torch_samples import MOST, Program, difference, outcome, reasons, spread
 
 with warnings.catch_warnings(), patch.object(torch.backends, "disable_global_flags"):
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_modules import module_db
 
-ALL = 10_000  # samples
 NOT_READ = reasons(Path(__file__).parent / "torch_modules.txt")
 BROKEN = ("nn.FractionalMaxPool2d", "nn.FractionalMaxPool3d")  # samples that PyTorch 2.13 itself refuses
 MODULES = {info.name.removeprefix("nn."): info for info in module_db if info.name not in BROKEN}
@@ -42,11 +41,11 @@ def samples(name: str, training: bool) -> Iterator[tuple[torch.nn.Module, tuple[
         yield module, call.args, call.kwargs
 
 
-def refusals(name: str, most: int) -> list[str]:
-    """Return why so many samples of a module at most are not read, or what differs; nothing for those that are."""
+def refusals(name: str, most: int | None = None) -> list[str]:
+    """Return why samples of a module, so many at most, are not read, or what differs; nothing for those that are."""
     programs = [Program(module, args, kwargs) for module, args, kwargs in samples(name, training=False)]
     assert programs, "there is no sample"
-    return [said for p in programs[:: -(-len(programs) // most)] if (said := outcome(p))]
+    return [said for p in spread(programs, most or len(programs)) if (said := outcome(p))]
 
 
 def test_every_line_is_of_a_module_and_has_a_reason() -> None:
@@ -56,7 +55,7 @@ def test_every_line_is_of_a_module_and_has_a_reason() -> None:
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_module(name: str) -> None:
     if name in NOT_READ:
-        said = refusals(name, ALL)
+        said = refusals(name)
         assert said, "it is read now: take its line out"
         assert [s for s in said if "differ" in s] == []
     else:
@@ -66,7 +65,7 @@ def test_module(name: str) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", sorted(set(MODULES) - set(NOT_READ)))
 def test_each_sample_of_a_module(name: str) -> None:
-    assert refusals(name, ALL) == []
+    assert refusals(name) == []
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,12 +49,17 @@ class Program:
         return Applied()
 
 
+def spread(samples: Sequence[Any], most: int) -> Sequence[Any]:
+    """Return so many samples at most, evenly spread."""
+    return samples[:: -(-len(samples) // most) or 1]
+
+
 def programs(info: Any, dtype: torch.dtype, most: int = MOST) -> Iterator[Program]:
     """Yield programs of so many of an operator's samples at most."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         samples = list(info.sample_inputs("cpu", dtype, requires_grad=False))
-    for sample in samples[:: -(-len(samples) // most) or 1]:
+    for sample in spread(samples, most):
         yield Program(info.op, (sample.input, *sample.args), dict(sample.kwargs))
 
 

@@ -177,7 +177,7 @@ class Machine:
 
     @property
     def loaded(self) -> float:
-        """What a load costs that is hidden, of a product."""
+        """Return what a load costs that is hidden, as a part of a product of vectors of this width."""
         return self.core.hidden[self._is_wide]
 
     @property

@@ -39,9 +39,9 @@ AGAIN, ROWS_AGAIN = 384 * 1024, 16
 def takes(t: te.Tensor) -> bool:
     """Return whether `t` is several sums of columns that are tall, or of several matrices: one sum alone is finished in
     its reader."""
-    terms = structure.beside(t)
-    rows = structure.terms(t) * prod(e for k, e in enumerate(t.shape[:-1]) if k not in terms)
-    return bool(terms) and rows >= 2 * ROWS and structure.work(t) >= cpu_injective.PARALLEL_FROM
+    beside = structure.beside(t)
+    rows = structure.terms(t) * prod(e for k, e in enumerate(t.shape[:-1]) if k not in beside)
+    return bool(beside) and rows >= 2 * ROWS and structure.work(t) >= cpu_injective.PARALLEL_FROM
 
 
 def schedule(s: te.Schedule, t: te.Tensor, target: Target) -> tuple[te.Tensor, te.IterVar]:

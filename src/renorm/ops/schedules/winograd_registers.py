@@ -13,7 +13,7 @@ from renorm.ops.schedules import tiles
 FAR = 1.25  # register tiles are compared that cost no more than that many times the cheapest one
 WEIGHT = 3.0  # what a vector of weights costs beside a number that is spread: a block of tiles uses it a few times
 # What a load that is hidden costs of a product of 32 bytes, whatever the core: numbers lie side by side here. With that
-# of pointwise convolutions (`Core.hidden`) on Emerald Rapids vgg16 took 1.09 of the time, unet 0.93
+# of pointwise convolutions (`Core.hidden`) on Emerald Rapids vgg16 took 1.05 and 1.09 of the time, unet 0.92 to 0.95
 NARROW = 0.05
 
 Counts = tuple[int, int, int]  # of images, rows and columns
