@@ -29,7 +29,7 @@ OPTIONS = [
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 
 _KERNEL = re.compile(r'^extern "C" __global__ void\s+(?:__launch_bounds__\((\d+)[^)]*\)\s+)?(\w+)\(', re.MULTILINE)
-_WAITS = re.compile(r"\b__sync\w+\(|\b__shfl\w*\(")
+_WAITS = re.compile(r"\b__sync\w+\(|\b__shfl\w*\(|\brenorm_mma_\w+\(")
 _ADDS = re.compile(r"\batomic\w+\(")
 _BEFORE = """#undef __shared__
 #define __shared__ static __attribute__((section("renorm_{name}")))

@@ -188,4 +188,43 @@ template <class T> inline T __shfl_up_sync(unsigned mask, T v, int by, int width
   return host::exchange(mask, own - by >= first ? own - by : own, v, line);
 }
 
+// ---- tensor cores: mma of 16 rows, 8 columns and 16 or 8 terms, as the PTX ISA draws its fragments. Lane (g, t) of 8 x 4
+// brings terms 2t, 2t + 1 (a0, b0), 2t + 8 and 2t + 9 (a2, b1) of row g, and of column g; a1, a3 are of row g + 8. Its
+// sums are (g, 2t), (g, 2t + 1), (g + 8, 2t) and (g + 8, 2t + 1).
+
+struct renorm_registers { float* c[4]; unsigned a[4], b[2]; };
+
+inline float renorm_dot(unsigned x, unsigned y, bool half) {
+  const auto wide = [=](unsigned v) { return half ? __half2float({(unsigned short)v}) : __uint_as_float(v << 16); };
+  return wide(x & 0xffff) * wide(y & 0xffff) + wide(x >> 16) * wide(y >> 16);
+}
+
+// text: an instruction, and which registers it has, in order
+inline void renorm_asm(const char* text, renorm_registers all, int line) {
+  const bool whole = strstr(text, "mma.sync.aligned.m16n8k16.row.col."), half = strstr(text, ".f32.f16.f16.f32 ");
+  if ((!whole && !strstr(text, "mma.sync.aligned.m16n8k8.row.col.")) || (!half && !strstr(text, ".f32.bf16.bf16.f32 ")))
+    host::fail("an instruction that is not known: %s", text);
+  float* c[4];
+  unsigned values[6] = {}, sums = 0, count = 0;
+  for (const char* p = strchr(text, ':'); (p = strchr(p, '(')); ++p) {
+    const int i = p[2] - '0';
+    if (p[1] == 'c') c[sums++] = all.c[i];
+    else values[count++] = p[1] == 'a' ? all.a[i] : all.b[i];
+  }
+  if (sums != 4 || count != (whole ? 6 : 3)) host::fail("an instruction with other registers: %s", text);
+  const uint4 a = whole ? uint4{values[0], values[1], values[2], values[3]} : uint4{values[0], values[1], 0, 0};
+  const uint2 b = whole ? uint2{values[4], values[5]} : uint2{values[2], 0};
+  const int g = host::lane() / 4, t = host::lane() % 4;
+  uint4 rows[4];
+  for (int i = 0; i < 4; ++i) rows[i] = host::exchange(~0u, g * 4 + i, a, line);
+  for (int place = 0; place < 2; ++place)
+    for (int i = 0; i < 4; ++i) {
+      const uint2 column = host::exchange(~0u, (2 * t + place) * 4 + i, b, line);
+      *c[place] += renorm_dot(rows[i].x, column.x, half) + renorm_dot(rows[i].z, column.y, half);
+      *c[2 + place] += renorm_dot(rows[i].y, column.x, half) + renorm_dot(rows[i].w, column.y, half);
+    }
+}
+#define asm  // volatile
+#define volatile(...) renorm_asm(#__VA_ARGS__, {{&c0, &c1, &c2, &c3}, {a0, a1, a2, a3}, {b0, b1}}, __builtin_LINE())
+
 #endif

@@ -46,6 +46,16 @@ def of(shape: tuple[int, ...], *layers: Any) -> Graph:
     return g
 
 
+def of_halves(shape: tuple[int, ...], layer: Any) -> Graph:
+    g = Graph("layers")
+    g.outputs = [layer(g.input("x", "float16", shape))]
+    return g
+
+
+def halves(*shape: int) -> np.ndarray[Any, Any]:
+    return array(*shape).astype(np.float16)
+
+
 LAYERS = {
     "conv 3x3": lambda: of((2, 64, 28, 28), lambda x: renorm.ops.conv(x, array(96, 64, 3, 3), pads=(1,) * 4)),
     "conv 1x1": lambda: of((2, 256, 14, 14), lambda x: renorm.ops.conv(x, array(130, 256, 1, 1)), renorm.ops.relu),
@@ -56,6 +66,10 @@ LAYERS = {
         (1, 96, 29, 29), lambda x: renorm.ops.conv(x, array(96, 1, 3, 3), group=96, pads=(1,) * 4)
     ),
     "gemm": lambda: of((130, 511), lambda x: renorm.ops.gemm(x, array(511, 257), array(257))),
+    "gemm of float16": lambda: of_halves((256, 512), lambda x: renorm.ops.gemm(x, halves(512, 384))),
+    "conv of float16": lambda: of_halves(
+        (2, 64, 28, 28), lambda x: renorm.ops.conv(x, halves(96, 64, 3, 3), pads=(1,) * 4)
+    ),
     "one row": lambda: of((1, 2048), lambda x: renorm.ops.gemm(x, array(2048, 1000), array(1000))),
     "instance norm": lambda: of((4, 32, 57, 57), lambda x: renorm.ops.instance_norm(x, array(32), array(32))),
     "layer norm": lambda: of((300, 768), lambda x: renorm.ops.layer_norm(x, array(768), array(768))),
@@ -76,6 +90,7 @@ def test_layers_fit(name: str, arch: str) -> None:
     found = registers.measured(texts, lambda _: None)
     assert found
     assert {t.arch for t in found} == {arch}
+    assert any("mma.sync" in text for _, text in texts) == ("float16" in name)
     assert not [t for t in found if t.spills or t.stack or t.beyond]
     assert max(t.registers for t in found) > 8
 

@@ -15,24 +15,29 @@ RESERVED = 1 << 10  # bytes of shared memory of each block that are the system's
 @dataclass(frozen=True)
 class GpuFacts:
     """units: multiprocessors of the largest GPU of an architecture that is sold; resident: threads that one of them has
-    at most; lanes: float32 multiplications with addition that it begins per cycle; shared: bytes of shared memory that
-    a block has at most, when it asks for them; static: those that it has without asking."""
+    at most; lanes: float32 multiplications with addition that it begins per cycle; matrices: those of 16 bits, added in
+    float32, that its tensor cores make when warps ask for them (mma); narrow: of which dtypes; terms: of a sum, in one
+    instruction; shared: bytes of shared memory that a block has at most, when it asks for them; static: those that it
+    has without asking."""
 
     units: int
     resident: int
     shared: int
     lanes: int = 128
+    matrices: int = 512
+    narrow: tuple[str, ...] = ("float16", "bfloat16")
+    terms: int = 16
     static: int = 48 << 10
 
 
 _KNOWN = {
-    75: GpuFacts(72, 1024, 64 << 10, lanes=64),
-    80: GpuFacts(108, 2048, 163 << 10, lanes=64),
+    75: GpuFacts(72, 1024, 64 << 10, lanes=64, narrow=("float16",), terms=8),
+    80: GpuFacts(108, 2048, 163 << 10, lanes=64, matrices=1024),
     86: GpuFacts(84, 1536, 99 << 10),
     87: GpuFacts(16, 1536, 163 << 10),
     89: GpuFacts(142, 1536, 99 << 10),
-    90: GpuFacts(132, 2048, 227 << 10),
-    100: GpuFacts(148, 2048, 227 << 10),
+    90: GpuFacts(132, 2048, 227 << 10, matrices=1024),
+    100: GpuFacts(148, 2048, 227 << 10, matrices=1024),
     120: GpuFacts(188, 1536, 99 << 10),
 }
 

@@ -9,6 +9,7 @@ from typing import Protocol
 from renorm.core.dims import Dim
 from renorm.core.dots import PAIRS
 from renorm.core.errors import InvalidInput, suggest
+from renorm.core.gpu import facts
 from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.graph import registry
@@ -69,6 +70,12 @@ class Context:
         return self.precision == "bfloat16" and self.target.machine_target.has_tiles
 
     @property
+    def uses_tensor_cores(self) -> bool:
+        """Return whether a GPU's tensor cores multiply what memory holds in this precision."""
+        machine = self.target.machine_target
+        return machine.is_gpu and self.precision in facts(machine.arch).narrow
+
+    @property
     def multiplies_pairs(self) -> bool:
         """Return whether the machine multiplies pairs of bfloat16 faster than float32, by vector instructions."""
         machine = self.target.machine_target
@@ -77,7 +84,8 @@ class Context:
     @property
     def multiplies(self) -> bool:
         """Return whether kernels multiply what memory holds in this precision as it is; else they widen it first."""
-        return self.uses_matrix_unit or (self.precision == "bfloat16" and self.multiplies_pairs)
+        in_pairs = self.precision == "bfloat16" and self.multiplies_pairs
+        return in_pairs or self.uses_matrix_unit or self.uses_tensor_cores
 
     def kept(self, node: Node) -> str | None:
         """Return why no rewrite may touch a node; None where it may."""

@@ -42,7 +42,7 @@ class ChoosePrecision:
     rounded"""
 
     def run(self, graph: Graph, context: Context) -> None:
-        if context.precision != "bfloat16" or context.target.machine_target.is_gpu:
+        if context.precision != "bfloat16":
             return
         for v, reason in plan(graph, context).items():
             if not reason:
@@ -59,6 +59,8 @@ def arithmetic(context: Context) -> str:
     """Return how products are computed, as a sentence for the report; "" where precision says nothing of memory."""
     if not context.precisions:
         return ""
+    if context.uses_tensor_cores:
+        return f"products of {context.precision} on tensor cores, summed in float32; others in float32"
     if context.multiplies:
         is_unit = context.uses_matrix_unit
         how = "on the CPU's matrix unit" if is_unit else "in pairs, by vector instructions"

@@ -216,9 +216,9 @@ class Stage:
                   for (p, 0, 2)                                            tensorized (p, 0, 2)
                     T[i, j] += A[i*32 + k*2 + p]*B[k*64 + j*2 + p]           T[i, j] += ...
 
-        They mean what serial loops do. What stores or reads a stage of scope "tile", which such registers hold, is
-        tensorized. AMX takes widened bfloat16, or bytes, p of 4, j of 16 or 32, i of up to 32; of scope "register"
-        AVX512_BF16 takes j of 4, 8 or 16 and p alone, VNNI the same of bytes, AVX2 of int16, A[p*16 + j] too.
+        They mean what serial loops do. What touches a stage of scope "tile", which such registers hold, is tensorized.
+        AMX takes widened bfloat16, or bytes, p of 4, j of 16 or 32, i of up to 32; of scope "register" AVX512_BF16
+        takes j of 4, 8 or 16 and p alone, VNNI bytes, AVX2 int16, A[p*16 + j] too; tensor cores: see docs/gpu.md.
         """
         for axis in self.leaf_iter_vars[self._loop(var, "tensorize") :]:
             self._annotate(axis, "tensorized", "tensorize")

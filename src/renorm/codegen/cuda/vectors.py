@@ -58,13 +58,15 @@ def runs(loop: For) -> Runs | None:
         return None
     loads: dict[object, Run] = {}
     for load in _certain(body.value):
-        if isinstance(load.source, Buffer) and (run := _run(load.source, load.indices[0], loop.var, extent)):
-            loads[of_load(load)] = run
-    written = _run(body.buffer, body.index, loop.var, extent)
+        if isinstance(load.source, Buffer) and (found := run(load.source, load.indices[0], loop.var, extent)):
+            loads[of_load(load)] = found
+    written = run(body.buffer, body.index, loop.var, extent)
     return Runs(body, extent, loads, written) if loads or written else None
 
 
-def _run(buffer: Buffer, index: Expr, var: Var, extent: int) -> Run | None:
+def run(buffer: Buffer, index: Expr, var: Var, extent: int) -> Run | None:
+    """Return the elements that an index goes through as a variable goes from 0 to an extent, in memory that threads
+    share; None where they are not side by side, or no two of them are aligned."""
     if buffer.scope not in ("global", "shared"):
         return None
     form = linear(index)

@@ -9,7 +9,7 @@ that lies along the last axis of the result, rows are those of the other one, ba
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd, prod
 
 from renorm import te
@@ -41,6 +41,14 @@ class Contraction:
     columns: Expr
     digits: tuple[Digit, ...]
     summed: tuple[te.IterVar, ...]
+
+    def narrow(self) -> Contraction | None:
+        """Return the same product of what memory holds, where that is widened to be multiplied, and of one dtype of 16
+        bits; else None."""
+        rows, columns = _narrow(self.rows), _narrow(self.columns)
+        if rows is None or columns is None or rows.dtype != columns.dtype:
+            return None
+        return replace(self, rows=rows, columns=columns)
 
     def of(self, role: str) -> list[Digit]:
         """Return the digits of one role."""
@@ -112,15 +120,11 @@ class Contraction:
         """Return a condition and an element of an array, where a factor is that element if the condition holds, else
         zero; None where it is no such thing."""
         factor = self.rows if role == ROWS else self.columns
-        op = source_of(factor).op if isinstance(factor, Load) else None
-        if not isinstance(factor, Load) or not isinstance(op, te.ComputeOp):
-            return None
-        match op.body:
+        if isinstance(factor, Load) and isinstance(op := source_of(factor).op, te.ComputeOp):
+            factor = substitute(op.body, {a.var: i for a, i in zip(op.axis, factor.indices, strict=True)})
+        match factor:
             case Call(name="if_then_else", args=(condition, Load() as load, Const(value=0))):
-                values = {a.var: i for a, i in zip(op.axis, factor.indices, strict=True)}
-                at = [substitute(i, values) for i in load.indices]
-                is_stored = isinstance(source_of(load).op, te.PlaceholderOp)
-                return (substitute(condition, values), Load(load.source, at)) if is_stored else None
+                return (condition, load) if isinstance(source_of(load).op, te.PlaceholderOp) else None
             case _:
                 return None
 
@@ -151,6 +155,22 @@ class Contraction:
         if len(found) != 1:
             return None
         return _step_of(found[0], axis.var)
+
+
+def _narrow(e: Expr) -> Expr | None:
+    """What a factor is widened from, in stages too that do no more than that, or leave out padding; None where it is
+    anything else."""
+    match e:
+        case Load(predicate=None) if isinstance(op := source_of(e).op, te.ComputeOp) and not isinstance(
+            op.body, Reduce
+        ):
+            return _narrow(substitute(op.body, {a.var: i for a, i in zip(op.axis, e.indices, strict=True)}))
+        case Cast(dtype="float32", a=a) if a.dtype in ("float16", "bfloat16"):
+            return a
+        case Call(name="if_then_else", args=(condition, value, Const(value=0))) if (a := _narrow(value)) is not None:
+            return if_then_else(condition, a, const(0, a.dtype))
+        case _:
+            return None
 
 
 def _step_of(load: Load, var: Var) -> int | None:

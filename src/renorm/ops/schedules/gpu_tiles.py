@@ -41,6 +41,34 @@ class Tile:
     def blocks(self, batch: int, rows: int, columns: int) -> int:
         return batch * -(-rows // self.block_rows) * -(-columns // self.block_columns) * self.parts
 
+    def multiplying(self, gpu: GpuFacts) -> float:
+        """Return the cycles for which a round's products keep a multiprocessor busy."""
+        return self.threads * self.rows * self.columns * self.depth / gpu.lanes * MULTIPLY
+
+    def alone(self, gpu: GpuFacts) -> float:
+        """Return the cycles that they take where no other block runs beside."""
+        return self.rows * self.columns * self.depth * -(-self.threads // gpu.lanes)
+
+    def reading(self) -> float:
+        """Return the cycles that a round's reads of shared memory take."""
+        return self.threads / LANES * self.depth * (self.rows + self.columns) / VECTOR * READ
+
+
+class WarpTile(Tile):
+    """A tile whose products tensor cores make: of 16 rows, 8 columns and 16 terms for a warp. thread_columns: 4 lanes
+    of each warp, thread_rows: 8."""
+
+    def multiplying(self, gpu: GpuFacts) -> float:
+        return self.threads * self.rows * self.columns * self.depth / gpu.matrices * MULTIPLY
+
+    def alone(self, gpu: GpuFacts) -> float:
+        of_warp, cores = LANES * self.rows * self.columns * self.depth, 4  # of a multiprocessor, each with its warps
+        return of_warp * -(-self.threads // (LANES * cores)) / (gpu.matrices / cores)
+
+    def reading(self) -> float:
+        # lanes read 8 terms at once: of two rows of 16, but of one column
+        return self.threads / LANES * self.depth / 32 * (self.rows + self.columns / 2) * READ
+
 
 # Of a thread: (rows, columns). Threads of a block: (along rows, along columns).
 SHAPES = (
@@ -49,6 +77,15 @@ SHAPES = (
     ((4, 4), (8, 8)), ((2, 4), (16, 8)), ((4, 2), (8, 16)), ((2, 4), (8, 16)), ((1, 4), (16, 16)), ((1, 4), (8, 32)),
     ((4, 1), (8, 16)), ((4, 1), (32, 8)), ((2, 2), (8, 16)), ((2, 2), (8, 8)), ((2, 2), (4, 32)), ((1, 1), (4, 32)),
 )  # fmt: skip
+
+LANES = 32  # of a warp
+# Of a warp: (times 16 rows, times 8 columns). Warps of a block: (along rows, along columns).
+WARPS = (
+    ((4, 4), (2, 4)), ((4, 8), (2, 2)), ((4, 4), (2, 2)), ((2, 8), (2, 2)), ((2, 4), (2, 4)), ((2, 4), (2, 2)),
+    ((4, 2), (2, 2)), ((1, 4), (2, 2)), ((2, 2), (2, 2)), ((1, 2), (2, 2)), ((1, 4), (1, 4)), ((2, 4), (1, 4)),
+    ((4, 2), (4, 1)), ((2, 2), (4, 1)), ((1, 1), (2, 2)), ((1, 1), (1, 4)), ((1, 2), (1, 4)),
+)  # fmt: skip
+WARP_DEPTH = 32  # terms of a round: rows of 64 bytes, which 8 lanes read without meeting in a bank
 
 REGISTERS = 65536  # of a multiprocessor
 
@@ -86,16 +123,34 @@ def choose(
     return min(found, key=lambda t: cost(t, batch, rows, columns, terms, gpu, copies))
 
 
+def choose_of_warps(
+    batch: int, rows: int, columns: int, terms: int, gpu: GpuFacts, copies: tuple[float, float] = (COPY, COPY)
+) -> WarpTile:
+    """Return the tile with which tensor cores are estimated to compute a product first. Not fitted to times: what it
+    takes to copy, to begin a round and a launch is taken from products in float32."""
+    found = list[WarpTile]()
+    for (r, c), (y, x) in WARPS:
+        for parts in (1, *_parts(-(-terms // WARP_DEPTH))):
+            tile = WarpTile(2 * r, 2 * c, 8 * y, 4 * x, WARP_DEPTH, parts)
+            if parts == 1 or tile.blocks(batch, rows, columns) <= 4 * gpu.units:
+                found.append(tile)
+    return min(found, key=lambda t: cost(t, batch, rows, columns, terms, gpu, copies))
+
+
 def _tiles(batch: int, rows: int, columns: int, terms: int, depth: int, gpu: GpuFacts, itemsize: int) -> Iterator[Tile]:
     for (r, c), (y, x) in SHAPES:
-        tile, rounds, parts = Tile(r, c, y, x, depth), -(-terms // depth), 2
+        tile = Tile(r, c, y, x, depth)
         if depth * (tile.block_rows + tile.block_columns) * itemsize > gpu.static or (depth > 16 and r * c > 16):
             continue
         yield tile
-        while parts <= MOST_PARTS and rounds // parts >= LEAST_ROUNDS:
+        for parts in _parts(-(-terms // depth)):
             if tile.blocks(batch, rows, columns) * parts <= 4 * gpu.units:
                 yield Tile(r, c, y, x, depth, parts)
-            parts *= 2
+
+
+def _parts(rounds: int) -> list[int]:
+    """Return the numbers of blocks that may share so many rounds of terms."""
+    return [n for n in (2, 4, 8, 16, 32) if n <= MOST_PARTS and rounds // n >= LEAST_ROUNDS]
 
 
 def cost(
@@ -124,9 +179,7 @@ def cost(
 
 def _round(tile: Tile, gpu: GpuFacts, copies: tuple[float, float]) -> tuple[float, float]:
     """What a block adds to a round of others on its multiprocessor, and how long its round takes when it is alone."""
-    own, depth = tile.rows * tile.columns, tile.depth
-    products = tile.threads * own * depth / gpu.lanes * MULTIPLY
-    reads = tile.threads / 32 * depth * (tile.rows + tile.columns) / VECTOR * READ
-    copied = depth * (tile.block_rows * copies[0] + tile.block_columns * copies[1])
+    products, reads = tile.multiplying(gpu), tile.reading()
+    copied = tile.depth * (tile.block_rows * copies[0] + tile.block_columns * copies[1])
     work = max(products, reads) + BESIDE * min(products, reads) + copied
-    return work, ROUND + own * depth * -(-tile.threads // gpu.lanes) + copied * ALONE / tile.threads
+    return work, ROUND + tile.alone(gpu) + copied * ALONE / tile.threads

@@ -1,0 +1,129 @@
+"""Products of 16 bits on tensor cores: NumPy's results, as loops that threads run alone and as warps run the CUDA C."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.gpu import host_device
+from tests.gpu.host_assembler import needs_compiler
+from tests.gpu.host_device import run
+from tests.ops.test_gpu_products import assert_gives, operands, product_of
+
+import renorm
+from renorm import te
+from renorm.codegen.cuda.source import generate
+from renorm.core.target import parse
+from renorm.graph.ir import Graph
+from renorm.ops.schedules import gpu_few, gpu_products, gpu_stages
+from renorm.ops.schedules.gpu_tiles import WarpTile
+from renorm.tir import interpret
+
+TARGET = parse("cuda -arch=sm_90")
+# (times 16 rows, times 8 columns), (warps along rows, along columns)
+TILES = {
+    "one": WarpTile(2, 2, 8, 4, 32),
+    "warps": WarpTile(2, 4, 16, 8, 32),
+    "large": WarpTile(8, 4, 8, 8, 32),
+    "parts": WarpTile(2, 2, 8, 8, 32, parts=2),
+    "chosen": None,
+}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of any size are products."""
+    monkeypatch.setattr(gpu_stages, "LEAST_WORK", 0)
+
+
+def scheduled(out: te.Tensor, tile: WarpTile | None, monkeypatch: pytest.MonkeyPatch) -> te.Schedule:
+    s = te.create_schedule(out.op)
+    if tile is not None:
+        monkeypatch.setattr(gpu_products, "choose_of_warps", lambda *_: tile)
+        monkeypatch.setattr(gpu_few, "takes", lambda _: False)
+    gpu_products.schedule(s, [out], TARGET)
+    return s
+
+
+def wide(t: te.Tensor, *at: Any) -> Any:
+    return te.cast("float32", t[at])
+
+
+def product(a: te.Tensor, b: te.Tensor, turned: tuple[bool, bool]) -> te.Tensor:
+    """Return the stage of a matrix product, which sums in float32."""
+    (m, depth), n = (a.shape[::-1] if turned[0] else a.shape), b.shape[0 if turned[1] else 1]
+    k = te.reduce_axis((0, depth), name="k")
+
+    def element(i: Any, j: Any) -> Any:
+        x = wide(a, k, i) if turned[0] else wide(a, i, k)
+        return te.sum(x * (wide(b, j, k) if turned[1] else wide(b, k, j)), axis=k)
+
+    return te.compute((m, n), element, name="y", tag="matmul")
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("tile", TILES)
+def test_products(tile: str, turned: tuple[bool, bool], dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for m, n, k in ((16, 8, 32), (33, 21, 47), (64, 40, 160)):
+        a, b = operands(m, n, k, turned, dtype=dtype)
+        y = product(a, b, turned)
+        s = scheduled(y, TILES[tile], monkeypatch)
+        assert "renorm_mma" in generate(te.lower(s, [a, b, y]), TARGET).source
+        for runner in (run, interpret.run) if k == 47 else (run,):
+            assert_gives(s, [a, b, y], product_of(turned), runner=runner)
+
+
+@needs_compiler
+@pytest.mark.parametrize("tile", ["warps", "parts", "chosen"])
+@pytest.mark.parametrize(
+    ("groups", "channels", "kernel", "strides"),
+    [(1, (24, 40), 3, 1), (1, (32, 17), 1, 1), (1, (3, 16), 7, 2), (2, (64, 48), 3, 2)],
+)
+def test_convolutions(
+    groups: int, channels: tuple[int, int], kernel: int, strides: int, tile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bfloat16, with padding, of channels that fill rounds of terms and of others."""
+    if TILES[tile] is not None:
+        monkeypatch.setattr(gpu_products, "choose_of_warps", lambda *_: TILES[tile])
+    host_device.register()
+    rng = np.random.default_rng(2)
+    weight = rng.integers(-4, 5, size=(channels[1], channels[0] // groups, kernel, kernel)).astype(np.float32)
+    g = Graph("convolution")
+    x = g.input("x", "float16", (2, channels[0], 11, 13))
+    pads = (kernel // 2,) * 4
+    options: dict[str, Any] = {"strides": (strides, strides), "pads": pads, "group": groups}
+    g.outputs = [renorm.ops.relu(renorm.ops.conv(x, weight.astype(np.float16), **options))]
+    m = renorm.compile(g, target="cuda -arch=host")
+    assert any("renorm_mma" in m.kernel(name).source for name in m.report.kernels)
+    data = rng.integers(-4, 5, size=(2, channels[0], 11, 13)).astype(np.float16)
+    np.testing.assert_array_equal(m.run(data)[0], renorm.compile(g, target="llvm").run(data)[0])
+
+
+@needs_compiler
+def test_a_network_in_bfloat16() -> None:
+    """What precision="bfloat16" has memory hold is what tensor cores multiply: of products with weights, all but the
+    first, whose data is an input."""
+    host_device.register()
+    rng = np.random.default_rng(3)
+    g = Graph("network")
+    x: Any = g.input("x", "float32", (2, 16, 12, 12))
+    for channels, kernel in ((48, 3), (40, 1), (32, 3)):
+        weight = (rng.normal(size=(channels, x.shape[1], kernel, kernel)) / kernel / x.shape[1] ** 0.5).astype(
+            np.float32
+        )
+        x = renorm.ops.relu(renorm.ops.conv(x, weight.astype(np.float32), pads=(kernel // 2,) * 4))
+    x = renorm.ops.reshape(x, (2, 32 * 144))
+    g.outputs = [renorm.ops.gemm(x, (rng.normal(size=(32 * 144, 24)) / 70).astype(np.float32))]
+    data = rng.normal(size=(2, 16, 12, 12)).astype(np.float32)
+    exact = renorm.compile(g, target="llvm").run(data)[0]
+    m = renorm.compile(g, target="cuda -arch=host", precision="bfloat16")
+    assert "tensor cores" in m.report.arithmetic
+    sources = [m.kernel(name).source for name in m.report.kernels]
+    assert sum("renorm_mma_bfloat16" in text for text in sources) == 2
+    error = np.abs(m.run(data)[0] - exact).max() / np.abs(exact).max()
+    assert 1e-5 < error < 2e-2
+    older = renorm.compile(g, target="cuda -arch=sm_75", precision="bfloat16")
+    assert not any("mma" in older.kernel(name).source for name in older.report.kernels)
