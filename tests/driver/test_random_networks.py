@@ -31,8 +31,8 @@ from renorm.core.difference import judge
 from renorm.core.tolerance import tolerance
 from renorm.driver.module import SpecializingModule
 from renorm.graph import interpret
-from renorm.ops.schedules import cpu_injective
-from renorm.ops.schedules.cpu_injective import PARALLEL_FROM
+from renorm.ops.schedules import nesting
+from renorm.ops.schedules.nesting import PARALLEL_FROM
 from renorm.passes.sensitivity import Sensitivity
 from renorm.runtime.report import FATES
 
@@ -117,7 +117,7 @@ def is_empty(n: RandomNetwork) -> bool:
 
 def compiled(n: RandomNetwork, setting: Setting) -> Any:
     least = 0 if setting.shared else PARALLEL_FROM
-    with mock.patch.object(cpu_injective, "PARALLEL_FROM", least):
+    with mock.patch.object(nesting, "PARALLEL_FROM", least):
         m = renorm.compile(
             n.model, opt_level=setting.level, keep=setting.keep, threads=setting.threads, target=setting.target
         )

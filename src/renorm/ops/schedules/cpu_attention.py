@@ -28,6 +28,7 @@ from renorm.ops.schedules import (
     cpu_attention_tiles,
     cpu_injective,
     cpu_reduction,
+    nesting,
     structure,
 )
 from renorm.ops.schedules.attention_blocks import FIRST_SETS, TOGETHER, WAYS
@@ -42,7 +43,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     """One attention, and what stands behind it element by element, be it with axes in another order."""
     chain = structure.stages(outs)
     found, per_query = attention_axes.stages(chain)
-    cpu_injective.inline(s, outs, keep=[*found.values(), *per_query])
+    nesting.inline(s, outs, keep=[*found.values(), *per_query])
     out = outs[0]
     mixed, is_paired = found[MIXED], found[MIXED].op.attrs.get("in_pairs", False)
     axes = attention_axes.of(s, out, mixed) if len(outs) == 1 and (target.has_tiles or not is_paired) else None
@@ -98,7 +99,7 @@ class _Attention:
         few, key = s[scores].split(key, factor=blocks.scores.pixels)
         group, query = s[scores].split(query, factor=blocks.scores.vectors * lanes)
         vector, lane = s[scores].split(query, factor=lanes)
-        cpu_injective.register_loops(s, scores, [*lead, few, group], [key, vector], lane)
+        nesting.register_loops(s, scores, [*lead, few, group], [key, vector], lane)
         self._sum(self.stages[DOTS], scores, group)
 
     def _chains(self, t: te.Tensor, whole: te.IterVar, vectors: int) -> Sequence[te.IterVar]:
@@ -143,7 +144,7 @@ class _Attention:
             part, _ = s[mixed].split(keys, factor=-(-keys.extent // parts))
             sums = s.rfactor(mixed, part, 0)
         *order, group, beside = self._cut(out, order, row, column, tile)
-        whole = cpu_injective.share(s, out, order, structure.work(mixed))
+        whole = nesting.share(s, out, order, structure.work(mixed))
         if len(whole) > 1:
             s[out].reorder(*whole, group, beside)
         if sums is not mixed:
@@ -162,7 +163,7 @@ class _Attention:
         beside, row = s[t].split(row, factor=tile.pixels)
         group, column = s[t].split(column, factor=tile.vectors * self.lanes)
         vector, lane = s[t].split(column, factor=self.lanes)
-        cpu_injective.register_loops(s, t, [*around, group, beside], [row, vector], lane)
+        nesting.register_loops(s, t, [*around, group, beside], [row, vector], lane)
         return [*around, group, beside]
 
     def _turned(self, whole: te.IterVar) -> None:
@@ -205,7 +206,7 @@ class _Attention:
         s[t].compute_at(s[reader], loop)
         *lead, row, column = s[t].op.axis
         vector, lane = s[t].split(column, factor=self.lanes)
-        cpu_injective.register_loops(s, t, [*lead, *s[t].op.reduce_axis], [row, vector], lane)
+        nesting.register_loops(s, t, [*lead, *s[t].op.reduce_axis], [row, vector], lane)
 
     def _rows(self, t: te.Tensor, whole: te.IterVar, unrolled: Sequence[te.IterVar] = ()) -> None:
         """Vectors along the last axis side by side, in the loop around blocks."""
@@ -214,4 +215,4 @@ class _Attention:
         *lead, last = s[t].op.axis
         vector, lane = s[t].split(last, factor=self.lanes)
         around = [a for a in (*lead, *s[t].op.reduce_axis) if a not in unrolled]
-        cpu_injective.register_loops(s, t, around, [*unrolled, vector], lane)
+        nesting.register_loops(s, t, around, [*unrolled, vector], lane)

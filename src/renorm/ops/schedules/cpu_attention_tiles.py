@@ -17,7 +17,7 @@ from math import prod
 from renorm import te
 from renorm.core.machine import Machine
 from renorm.core.target import Target
-from renorm.ops.schedules import attention_axes, cpu_injective, cpu_matrix, cpu_reduction, structure
+from renorm.ops.schedules import attention_axes, cpu_matrix, cpu_reduction, nesting, structure
 from renorm.ops.schedules.dot_weights import terms_at_once
 from renorm.ops.shared.attending_in_pairs import PANEL
 from renorm.ops.shared.tags import DOTS, KEYS, MIXED, POWERS, QUERIES, VALUES
@@ -47,7 +47,7 @@ def schedule(
     vector, lane = s[out].split(column, factor=lanes)
     s[out].reorder(*lead, block, panel, row, vector, lane)
     s[out].vectorize(lane)
-    whole = cpu_injective.share(s, out, [*lead, block], structure.work(mixed))[-1]
+    whole = nesting.share(s, out, [*lead, block], structure.work(mixed))[-1]
     s[mixed].set_scope("local")
     _multiply(s, mixed, target, (out, panel))
 
@@ -103,5 +103,5 @@ def _in_pairs(s: te.Schedule, t: te.Tensor, is_turned: bool) -> None:
     s[t].tensorize(lane)
     if not is_turned and t.op.attrs["is_ragged"]:
         order.remove(panel)
-    if prod(t.shape) >= cpu_injective.PARALLEL_FROM and order:
+    if prod(t.shape) >= nesting.PARALLEL_FROM and order:
         s[t].parallel(s[t].fuse(*order))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from renorm import te
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, structure
+from renorm.ops.schedules import cpu_injective, nesting, structure
 from renorm.te.tensor import source_of
 from renorm.topi import layout
 
@@ -27,7 +27,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     chain = structure.stages(outs)
     statistics = [t for t in chain if structure.is_statistic(t)]
     reductions = [t for t in chain if structure.is_reduction(t)]
-    cpu_injective.inline(s, outs, keep=statistics)
+    nesting.inline(s, outs, keep=statistics)
     shape = layout.source(out).shape if layout.is_result(out) else out.shape
     within = [t for t in reductions if layout.is_result(out) and t.shape == shape and _channels(t) and not statistics]
     for t in chain:
@@ -51,12 +51,12 @@ def _nest(s: te.Schedule, t: te.Tensor, target: Target) -> None:
         return
     (axis, lanes), *_ = _channels(t)
     work = structure.work(t)
-    is_long = work >= cpu_injective.PARALLEL_FROM
+    is_long = work >= nesting.PARALLEL_FROM
     # each row has a sum of its own: a thousand numbers added one by one lose digits
     rows = s.rfactor(t, s[t].op.reduce_axis[0]) if is_long and len(s[t].op.reduce_axis) > 1 else None
     sums = s.cache_write(t, "register")
     outer = _vectors(s, t, axis, lanes)
-    s[sums].compute_at(s[t], cpu_injective.share(s, t, outer, work)[-1])
+    s[sums].compute_at(s[t], nesting.share(s, t, outer, work)[-1])
     _vectors(s, sums, axis, lanes)
     if rows is not None:
         s[rows].set_scope("register")

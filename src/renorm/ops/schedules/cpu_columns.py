@@ -18,7 +18,7 @@ from math import prod
 
 from renorm import te
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, cpu_window, structure
+from renorm.ops.schedules import cpu_window, nesting, structure
 from renorm.te.tensor import source_of
 
 # Bytes of a piece; but its rows at least, so that its sums are few beside its data.
@@ -41,7 +41,7 @@ def takes(t: te.Tensor) -> bool:
     its reader."""
     beside = structure.beside(t)
     rows = structure.terms(t) * prod(e for k, e in enumerate(t.shape[:-1]) if k not in beside)
-    return bool(beside) and rows >= 2 * ROWS and structure.work(t) >= cpu_injective.PARALLEL_FROM
+    return bool(beside) and rows >= 2 * ROWS and structure.work(t) >= nesting.PARALLEL_FROM
 
 
 def schedule(s: te.Schedule, t: te.Tensor, target: Target) -> tuple[te.Tensor, te.IterVar]:
@@ -86,7 +86,7 @@ def _pieces(
     tile, beside = _tiles(s, part, own, terms, vectors, lanes)
     others = [a for k, a in enumerate(own[:-1]) if k not in terms]
     s[part].reorder(first, *others, *s[part].op.reduce_axis, tile, *beside)
-    piece, *_ = cpu_injective.share(s, part, [first, *others])
+    piece, *_ = nesting.share(s, part, [first, *others])
     s[held].compute_at(s[part], tile)
     number, first, *own = s[held].op.axis
     tile, beside = _tiles(s, held, own, terms, vectors, lanes)

@@ -10,7 +10,16 @@ from renorm import te
 from renorm.core.target import Target
 from renorm.expr.nodes import Call, Const, Expr, Load, Reduce, cast
 from renorm.expr.rewrite import substitute, transform
-from renorm.ops.schedules import cpu_depthwise, cpu_dots, cpu_injective, cpu_matrix, cpu_reduction, cpu_tiles, structure
+from renorm.ops.schedules import (
+    cpu_depthwise,
+    cpu_dots,
+    cpu_injective,
+    cpu_matrix,
+    cpu_reduction,
+    cpu_tiles,
+    nesting,
+    structure,
+)
 from renorm.ops.schedules.cpu_products import product
 from renorm.ops.schedules.products import MAIN_TAGS, is_of_rows
 from renorm.te.tensor import source_of
@@ -35,7 +44,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
             pads.append(pad)
     # the phases of one transposed convolution are products of their own; products of other kinds are not fused
     if not mains or len({t.op.tag for t in mains}) != 1 or len(outs) != 1 or 0 in outs[0].shape:
-        cpu_injective.inline(s, outs, keep=mains)
+        nesting.inline(s, outs, keep=mains)
         for t in chain:
             if structure.is_reduction(t) or t in outs:
                 cpu_injective.nest(s, t, target)
@@ -46,7 +55,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     # after a shuffle (sub-pixel results of a transposed convolution) the product is a stage of its own
     own_shape = layout.source(out).shape if layout.is_result(out) else out.shape
     tail = out if len(mains) == 1 and own_shape == mains[0].shape else None
-    cpu_injective.inline(s, outs, keep=[*pads, *mains])
+    nesting.inline(s, outs, keep=[*pads, *mains])
     if statistics is not None and not (tail is out and layout.is_result(out)):
         statistics.nest(s, target)
         statistics = None

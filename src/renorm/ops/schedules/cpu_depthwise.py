@@ -21,7 +21,7 @@ from renorm.core.dots import Dot
 from renorm.core.dtypes import itemsize
 from renorm.core.machine import Machine
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_dots, cpu_injective, products, structure, tiles
+from renorm.ops.schedules import cpu_dots, nesting, products, structure, tiles
 from renorm.ops.schedules.cpu_tiles import Statistics
 from renorm.topi import layout
 
@@ -124,16 +124,16 @@ def _over_channels(
     strips, rows = _strips(s, tail, spatial, rows_per_strip(main, lanes))
     order = [n, *strips, block]  # threads share rows: a core reads what it wrote itself
     part, lane = s[tail].split(lane, factor=tiles.HALF if is_half else lanes)
-    cpu_injective.register_loops(s, tail, [*order, part, *rows, row], [pixel], lane)
+    nesting.register_loops(s, tail, [*order, part, *rows, row], [pixel], lane)
     order = _shared(s, main, tail, order, row, lanes, statistics)
     n, channel, *spatial = list(s[main].op.axis)
     depth, *taps = list(s[main].op.reduce_axis)
     if is_half:
-        cpu_injective.register_loops(s, main, [n, *spatial[:-1], *taps, depth], [spatial[-1]], channel)
+        nesting.register_loops(s, main, [n, *spatial[:-1], *taps, depth], [spatial[-1]], channel)
         return order[-1]
     # which channel of a group is a constant, so that a shuffle is
     taps.insert(-1 if taps[-1].extent * depth.extent * width <= 2 * UNROLLED else len(taps), depth)
-    cpu_injective.register_loops(s, main, [n, *spatial[:-1], *taps], [spatial[-1]], channel)
+    nesting.register_loops(s, main, [n, *spatial[:-1], *taps], [spatial[-1]], channel)
     s[main].unroll(depth)
     _unroll(s, main, taps, width)
     return order[-1]
@@ -161,7 +161,7 @@ def _over_taps(
     around, within = s[tail].split([*rows, spatial[-1]][axis], factor=tile)
     loops = [around, spatial[-1]] if rows else [around]
     order = [n, *strips, block]
-    cpu_injective.register_loops(s, tail, [*order, *loops], [within], lane)
+    nesting.register_loops(s, tail, [*order, *loops], [within], lane)
     order = _shared(s, main, tail, order, loops[-1], lanes, statistics)
     n, channel, *spatial = list(s[main].op.axis)
     depth, *taps = list(s[main].op.reduce_axis)
@@ -186,7 +186,7 @@ def _shared(
         around = statistics.loops(s, lanes, lanes)
         statistics.share(s, tail, [around.sample, around.group, *around.tiles])
     else:
-        order = cpu_injective.share(s, tail, order, prod(tail.shape))
+        order = nesting.share(s, tail, order, prod(tail.shape))
     s[main].set_scope("register")
     s[main].compute_at(s[tail], tile)
     return order
@@ -221,7 +221,7 @@ def _over_pixels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Targe
     order = [n, channel, *strips]
     s[tail].reorder(*order, *rows, chunk, *within)
     s[tail].vectorize(lane)
-    order = cpu_injective.share(s, tail, order, prod(tail.shape))
+    order = nesting.share(s, tail, order, prod(tail.shape))
     s[accumulator].compute_at(s[tail], chunk)
     own = list(s[accumulator].op.axis)
     inner = own[-2:] if len(spatial) > 1 else own[-1:]
@@ -229,7 +229,7 @@ def _over_pixels(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Targe
     # taps of a column stand together: they share the rows that they read
     depth, *taps = list(s[accumulator].op.reduce_axis)
     taps = [depth, *taps[:-2], *reversed(taps[-2:])]
-    cpu_injective.register_loops(s, accumulator, [*outer, *taps], inner[:-1], inner[-1])
+    nesting.register_loops(s, accumulator, [*outer, *taps], inner[:-1], inner[-1])
     s[accumulator].unroll(taps[-1])
     return order[-1]
 

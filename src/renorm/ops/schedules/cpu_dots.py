@@ -15,7 +15,7 @@ from renorm import te
 from renorm.core.dots import Dot
 from renorm.core.machine import Machine
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, dot_weights, structure
+from renorm.ops.schedules import dot_weights, nesting, structure
 from renorm.ops.schedules.prefetches import prefetch_data
 from renorm.ops.schedules.products import sum_loops
 
@@ -51,7 +51,7 @@ def register_loops(
         prefetch_data(s, sums, rounds[0], target)
     dot = taken(sums, target)
     if dot is None:
-        cpu_injective.register_loops(s, sums, [*around, *rounds], unrolled, lane)
+        nesting.register_loops(s, sums, [*around, *rounds], unrolled, lane)
         return
     neighbour_loops(s, sums, [*around, *rounds[:-1]], rounds[-1], unrolled, lane, dot)
 

@@ -8,11 +8,7 @@ from math import prod
 from renorm import te
 from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import structure
-from renorm.topi import layout
-
-# Below this many elements a loop is not worth handing out to threads (a barrier costs about as much as 2000 elements).
-PARALLEL_FROM = 4096
+from renorm.ops.schedules import nesting, structure
 
 # Bytes that a last-level cache holds, about: of a larger result nothing useful is left there when it is read.
 LAST_LEVEL = 32 << 20
@@ -20,17 +16,9 @@ LAST_LEVEL = 32 << 20
 
 def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     """Everything but the results is inlined; each result is one nest."""
-    inline(s, outs)
+    nesting.inline(s, outs)
     for out in outs:
         nest(s, out, target)
-
-
-def inline(s: te.Schedule, outs: Sequence[te.Tensor], keep: Sequence[te.Tensor] = ()) -> None:
-    """Inlines stages that neither reduce, nor are results, nor stand in `keep`."""
-    kept = {id(t.op) for t in (*outs, *keep)}
-    for t in structure.stages(outs):
-        if id(t.op) not in kept and not structure.is_reduction(t) and t.op.tag != layout.PACKED:
-            s[t].compute_inline()
 
 
 def nest(s: te.Schedule, out: te.Tensor, target: Target) -> te.IterVar | None:
@@ -71,16 +59,16 @@ def nest(s: te.Schedule, out: te.Tensor, target: Target) -> te.IterVar | None:
         length = prod(out.shape[len(outer) - pixels : len(outer)])
         outer, blocks = outer[:-pixels], [s[out].fuse(*outer[-pixels:])]
     loops = [*outer, *blocks, *tile]
-    if prod(out.shape) < PARALLEL_FROM:
+    if prod(out.shape) < nesting.PARALLEL_FROM:
         return loops[-1] if loops else None
     count = prod(out.shape[: len(outer)]) // width
     # too few planes to share out evenly: threads share their blocks as well, in runs; but a loop of which only the last
     # block is ragged stays whole, so that no condition stands in the others
-    if count < (FEW if is_ragged else PIECES) and blocks:
-        run, block = s[out].split(blocks[0], nparts=_parts(length, -(-PIECES // count)))
+    if count < (nesting.FEW if is_ragged else nesting.PIECES) and blocks:
+        run, block = s[out].split(blocks[0], nparts=_parts(length, -(-nesting.PIECES // count)))
         outer, blocks = [*outer, run], [block]
     if outer:
-        loops = [*share(s, out, outer), *blocks, *tile]
+        loops = [*nesting.share(s, out, outer), *blocks, *tile]
     elif blocks:
         s[out].parallel(blocks[0])
     return loops[-1] if loops else None
@@ -90,13 +78,8 @@ def nests(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     """A nest for each; but what reads the same elements as one before it is computed in that one's loops."""
     placed = list[tuple[te.Tensor, te.IterVar | None]]()
     for out in outs:
-        if not (is_free(s, out) and any(beside(s, out, other, loop, target) for other, loop in placed)):
+        if not (nesting.is_free(s, out) and any(beside(s, out, other, loop, target) for other, loop in placed)):
             placed.append((out, nest(s, out, target)))
-
-
-def is_free(s: te.Schedule, t: te.Tensor) -> bool:
-    """Return whether `t` may be computed at any time, once all is there that it needs: a result that nobody reads."""
-    return s[t].is_output and not any(t is u for stage in s.stages for u in stage.op.input_tensors)
 
 
 def beside(s: te.Schedule, t: te.Tensor, other: te.Tensor, loop: te.IterVar | None, target: Target) -> bool:
@@ -159,8 +142,8 @@ def _cross(s: te.Schedule, out: te.Tensor, k: int, lanes: int) -> te.IterVar:
     outer = [axis for i, axis in enumerate(axes[:-1]) if i != k]
     s[out].reorder(*outer, block, axes[-1], vector)
     s[out].vectorize(vector)
-    if prod(out.shape) >= PARALLEL_FROM:
-        share(s, out, [*outer, block])
+    if prod(out.shape) >= nesting.PARALLEL_FROM:
+        nesting.share(s, out, [*outer, block])
     return axes[-1]
 
 
@@ -177,35 +160,3 @@ def store(s: te.Schedule, out: te.Tensor, joint: int, lanes: int) -> None:
 def _parts(extent: int, wanted: int) -> int:
     """Into how many parts to cut a loop: as many as wanted or a few more, so that they are alike where that can be."""
     return next((n for n in range(wanted, min(extent, 2 * wanted) + 1) if extent % n == 0), min(wanted, extent))
-
-
-# Pieces of work that give every thread an even share, and about an even one.
-PIECES, FEW = 64, 16
-
-
-def share(s: te.Schedule, t: te.Tensor, order: Sequence[te.IterVar], work: int = PARALLEL_FROM) -> list[te.IterVar]:
-    """Hands outer loops to threads, as many as give enough pieces, fused into one, where there is `work` enough; the
-    loops that are left, that one first.
-    """
-    if work < PARALLEL_FROM:
-        return list(order)
-    pieces, shared = 1, list[te.IterVar]()
-    for axis in order:
-        if pieces >= PIECES:
-            break
-        shared.append(axis)
-        pieces *= max(1, axis.extent or 1)
-    whole = s[t].fuse(*shared)
-    s[t].parallel(whole)
-    return [whole, *order[len(shared) :]]
-
-
-def register_loops(
-    s: te.Schedule, t: te.Tensor, around: Sequence[te.IterVar], unrolled: Sequence[te.IterVar], lane: te.IterVar
-) -> None:
-    """Order the loops of `t` as those of an inner kernel: `around`, then `unrolled`, which are written out, then
-    `lane`, a vector."""
-    s[t].reorder(*around, *unrolled, lane)
-    for axis in unrolled:
-        s[t].unroll(axis)
-    s[t].vectorize(lane)

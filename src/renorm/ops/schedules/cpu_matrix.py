@@ -20,7 +20,7 @@ from renorm.core.dots import Dot
 from renorm.core.dtypes import itemsize
 from renorm.core.machine import Machine, MatrixUnit
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, dot_weights, products, structure
+from renorm.ops.schedules import dot_weights, nesting, products, structure
 from renorm.ops.schedules.dot_weights import terms_at_once
 from renorm.ops.schedules.prefetches import prefetch_panels
 from renorm.ops.schedules.tiles import parts
@@ -83,14 +83,14 @@ def schedule(s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target) -
     order, rounds = [*images, panel, *around.values()], list[te.IterVar]()
     if images and products.shares_pixels(accumulators, target, itemsize(dot.weight)):
         whole, *others = around.values()
-        pieces = -(-(STRIPS if others else cpu_injective.PIECES) // max(1, main.shape[0]))
+        pieces = -(-(STRIPS if others else nesting.PIECES) // max(1, main.shape[0]))
         piece, whole = s[tail].split(whole, factor=max(2, min(ROWS // height, -(-whole.extent // pieces))))
         order, rounds = [*images, piece], [panel, whole, *others]
     lies_in_rows = is_blocked or is_matmul
     s[tail].reorder(*order, *rounds, *within, *([*inside, vector] if lies_in_rows else [vector, *inside]))
     s[tail].vectorize(vector if lies_in_rows or not inside else inside[-1])
     work = structure.work(accumulators)
-    around_tiles = [*cpu_injective.share(s, tail, order, work), *rounds]
+    around_tiles = [*nesting.share(s, tail, order, work), *rounds]
 
     s[main].compute_at(s[tail], around_tiles[-1])
     s[accumulators].compute_at(s[tail], around_tiles[-1])

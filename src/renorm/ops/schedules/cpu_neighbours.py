@@ -14,7 +14,7 @@ from math import prod
 
 from renorm import te
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, structure
+from renorm.ops.schedules import cpu_injective, nesting, structure
 from renorm.ops.schedules.slices import Slices
 
 # Elements of a slice that are kept between two passes over it: a quarter of a first-level cache.
@@ -64,7 +64,7 @@ class Columns:
         s[out].reorder(*outer, *inner, vector, lane)
         s[out].vectorize(lane)
         cpu_injective.store(s, out, 1, self.lanes)
-        place = cpu_injective.share(s, out, outer, prod(out.shape))[-1]
+        place = nesting.share(s, out, outer, prod(out.shape))[-1]
         for t in chain:
             if structure.is_statistic(t) or structure.is_reduction(t) or t in reused:
                 s[t].compute_at(s[out], place)

@@ -14,7 +14,7 @@ from renorm import te
 from renorm.core.dtypes import itemsize
 from renorm.core.machine import Machine
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_columns, cpu_injective, cpu_reduction, structure
+from renorm.ops.schedules import cpu_columns, cpu_injective, cpu_reduction, nesting, structure
 from renorm.ops.schedules.cpu_neighbours import Columns, cut
 from renorm.ops.schedules.slices import LONG, Slices
 from renorm.ops.shared.tags import REUSED
@@ -39,7 +39,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     columns = Columns.of(out, slices, target) if slices.run_across_memory else None
     if columns is not None and not columns.keeps:
         reused = []
-    cpu_injective.inline(s, outs, keep=[*reused, *(t for t in structure.stages(outs) if structure.is_statistic(t))])
+    nesting.inline(s, outs, keep=[*reused, *(t for t in structure.stages(outs) if structure.is_statistic(t))])
     if columns is not None:
         loop = columns.schedule(s, chain, reused)
     else:
@@ -48,7 +48,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         if columns_of_rows is not None:
             cpu_columns.after_rows(s, columns_of_rows, out, target)
             behind = [t for t in behind if t is not columns_of_rows]
-    behind = [t for t in behind if not (cpu_injective.is_free(s, t) and cpu_injective.beside(s, t, out, loop, target))]
+    behind = [t for t in behind if not (nesting.is_free(s, t) and cpu_injective.beside(s, t, out, loop, target))]
     _behind(s, behind, outs, chain, target)
 
 
@@ -89,7 +89,7 @@ def _rows(
     """Gives the loop around a vector of the result. is_shared: threads share the slices."""
     outer, inner = cut(s, out, slices)
     across = s[out].fuse(*outer) if outer else s[out].split(inner[0], nparts=1)[0]
-    if is_shared and prod(out.shape) >= cpu_injective.PARALLEL_FROM:
+    if is_shared and prod(out.shape) >= nesting.PARALLEL_FROM:
         s[out].parallel(across)
     inside = inner if outer else inner[1:]
     cpu_injective.store(s, out, max(1, min(_joint(s, out), len(inside))), structure.lanes_of(out, target))

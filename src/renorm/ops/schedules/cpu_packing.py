@@ -17,7 +17,7 @@ from renorm.core.target import Target
 from renorm.expr.nodes import Load
 from renorm.graph.held import held_weight_dtype
 from renorm.graph.ir import Node
-from renorm.ops.schedules import cpu_injective, products, structure
+from renorm.ops.schedules import nesting, products, structure
 from renorm.te.tensor import source_of
 from renorm.topi import layout
 
@@ -72,7 +72,7 @@ def schedule(s: te.Schedule, panels: te.Tensor) -> None:
     s[panels].reorder(panel, *around, run, part, term, lane)
     s[panels].vectorize(lane)
     if s[panels].attach is None:
-        cpu_injective.share(s, panels, [panel, *around, run] if is_whole else [panel], prod(panels.shape))
+        nesting.share(s, panels, [panel, *around, run] if is_whole else [panel], prod(panels.shape))
 
 
 def _apart(panels: te.Tensor) -> int:

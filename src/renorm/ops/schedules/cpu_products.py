@@ -14,7 +14,7 @@ from math import prod
 
 from renorm import te
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_dots, cpu_injective, cpu_rows, structure
+from renorm.ops.schedules import cpu_dots, cpu_rows, nesting, structure
 from renorm.ops.schedules.cpu_tiles import Statistics
 from renorm.ops.schedules.prefetches import prefetch_pixels, prefetch_weights
 from renorm.ops.schedules.products import (
@@ -80,16 +80,16 @@ def _blocks_of_channels(
     order, rounds = [n, outer, *spatial[:-1], row], []
     if statistics is None and shares_pixels(main, target):
         whole, *within = order[2:]
-        pieces = -(-cpu_injective.PIECES // max(1, main.shape[0]))
+        pieces = -(-nesting.PIECES // max(1, main.shape[0]))
         piece, whole = s[tail].split(whole, factor=max(2, -(-LEAST // tile.pixels), -(-whole.extent // pieces)))
         order, rounds = [n, piece], [outer, whole, *within]
-    cpu_injective.register_loops(s, tail, [*order, *rounds], [vector, pixel], lane)
+    nesting.register_loops(s, tail, [*order, *rounds], [vector, pixel], lane)
     if statistics is not None:
         around = statistics.loops(s, tile.vectors * lanes, lanes)
         statistics.share(s, tail, [around.sample, around.group, *around.tiles])
         outer = around.group
     elif rounds:
-        order = [*cpu_injective.share(s, tail, order, prod(tail.shape) * depth(tail)), *rounds]
+        order = [*nesting.share(s, tail, order, prod(tail.shape) * depth(tail)), *rounds]
     else:
         order = cpu_rows.share(s, tail, order, main.shape[-1] % tile.pixels > 0)
     s[main].set_scope("register")

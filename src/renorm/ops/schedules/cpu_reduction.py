@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from renorm import te
 from renorm.core.target import Target
 from renorm.expr.nodes import Binary, Const
-from renorm.ops.schedules import cpu_blocked, cpu_columns, cpu_injective, cpu_window, structure
+from renorm.ops.schedules import cpu_blocked, cpu_columns, cpu_injective, cpu_window, nesting, structure
 from renorm.te.tensor import source_of
 
 if TYPE_CHECKING:  # te.IterVar loads lowering, which a network out of the cache does without
@@ -35,11 +35,11 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     chain = structure.stages(outs)
     reductions = [t for t in chain if structure.is_reduction(t)]
     statistics = [t for t in chain if structure.is_statistic(t)]
-    cpu_injective.inline(s, outs, keep=statistics)
+    nesting.inline(s, outs, keep=statistics)
     finished = set[te.Tensor]()
     for t in reductions:
         tail, along = _tail(t, chain, outs), _runs_along_memory(t, target)
-        beside = _beside(t, [out for out in outs if out not in finished and cpu_injective.is_free(s, out)])
+        beside = _beside(t, [out for out in outs if out not in finished and nesting.is_free(s, out)])
         loop: Loop | None = None
         if not along and is_of_columns(t):
             loop = cpu_columns.schedule(s, t, target)
@@ -82,7 +82,7 @@ def _pieces(s: te.Schedule, t: te.Tensor) -> te.Tensor:
     """Partial results over pieces of the outermost reduce axis, for threads to share; how many there are depends on the
     shape alone, and so do all bits of the result."""
     axis = next(a for a in s[t].op.reduce_axis if a.extent > 1)
-    outer, _ = s[t].split(axis, nparts=min(axis.extent, cpu_injective.PIECES))
+    outer, _ = s[t].split(axis, nparts=min(axis.extent, nesting.PIECES))
     return s.rfactor(t, outer)
 
 
@@ -133,7 +133,7 @@ def nest(s: te.Schedule, t: te.Tensor, target: Target, at: Loop | None = None) -
     if not structure.is_reduction(t):
         cpu_injective.nest(s, t, target)
         return None
-    is_shared = at is None and prod(t.shape) > 1 and structure.work(t) >= cpu_injective.PARALLEL_FROM
+    is_shared = at is None and prod(t.shape) > 1 and structure.work(t) >= nesting.PARALLEL_FROM
     lanes, joint = structure.lanes_of(t, target), _joint(t, s[t].op.reduce_axis)
     if at:
         s[t].compute_at(s[at[0]], at[1])
@@ -158,7 +158,7 @@ def _along(s: te.Schedule, t: te.Tensor, lane: te.IterVar, lanes: int, at: Loop 
         *own, lane = s[partial].op.axis
         rounds, beside = s[partial].op.reduce_axis, [own[k] for k in terms]
         around = [*(a for k, a in enumerate(own) if k not in terms), *rounds]
-        cpu_injective.register_loops(s, partial, around, beside, lane)
+        nesting.register_loops(s, partial, around, beside, lane)
         if i:
             s[partial].unroll(rounds[0])
         if across is not None and (at or is_shared):

@@ -16,7 +16,7 @@ from math import prod
 from renorm import te
 from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_dots, cpu_injective, cpu_packing
+from renorm.ops.schedules import cpu_dots, cpu_packing, nesting
 from renorm.ops.schedules.prefetches import STREAMS, prefetch_pixels, prefetch_weights
 from renorm.ops.schedules.products import blocks_summed, depth, groups_of
 from renorm.ops.schedules.tiles import choose_tile
@@ -75,7 +75,7 @@ def vectors_over_channels(
         if stage is accumulator:
             cpu_dots.register_loops(s, stage, others, inner, lane, target, summed)
         else:
-            cpu_injective.register_loops(s, stage, others, inner, lane)
+            nesting.register_loops(s, stage, others, inner, lane)
     if not is_packed:
         prefetch_weights(s, accumulator, outer, target, passes=prod(a.extent for a in rest[:1]))
     if row is not None and is_turned and summed[0] == 1:
@@ -105,7 +105,7 @@ def vectors_over_pixels(
         within.append(lane)
     s[tail].reorder(*order, *within)
     s[tail].unroll(row)
-    order = cpu_injective.share(s, tail, order, prod(tail.shape) * depth(tail))
+    order = nesting.share(s, tail, order, prod(tail.shape) * depth(tail))
     s[accumulator].compute_at(s[tail], order[-1])
     own = list(s[accumulator].op.axis)
     inner = [own[channel], *([own[pixel]] if pixel is not None else [])]
@@ -123,8 +123,8 @@ def share(s: te.Schedule, tail: te.Tensor, order: Sequence[te.IterVar], is_ragge
     *others, tiles = order
     work = prod(tail.shape) * depth(tail)
     if is_ragged and prod(axis.extent or 1 for axis in others) >= FEW_PIECES:
-        return [*cpu_injective.share(s, tail, others, work), tiles]
-    return cpu_injective.share(s, tail, order, work)
+        return [*nesting.share(s, tail, others, work), tiles]
+    return nesting.share(s, tail, order, work)
 
 
 def _vectors(main: te.Tensor, channel: int, lanes: int) -> int:

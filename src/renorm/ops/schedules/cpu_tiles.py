@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from renorm import te
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, cpu_reduction, structure
+from renorm.ops.schedules import cpu_reduction, nesting, structure
 from renorm.ops.shared.tags import TILE_ROWS
 
 # Bytes of a tile of results, of as many channels as are computed together: half of a small second-level cache, from
@@ -58,7 +58,7 @@ class Statistics:
         group, inside = s[self.out].split(s[self.out].op.axis[-1], factor=channels)
         block, inside = s[self.out].split(inside, factor=vectors * lanes)
         vector, lane = s[self.out].split(inside, factor=lanes)
-        cpu_injective.register_loops(s, self.out, [s[self.out].op.axis[0], *tiles, group, block], [vector, *k], lane)
+        nesting.register_loops(s, self.out, [s[self.out].op.axis[0], *tiles, group, block], [vector, *k], lane)
         for stage in self.inner:
             self._vectors(s, stage, lanes)
             s[stage].compute_at(s[self.out], block)
@@ -74,7 +74,7 @@ class Statistics:
         terms = own[1 + tiles : channel]
         others = [a for i, a in enumerate(own) if i != channel and a not in terms]
         vector, lane = s[stage].split(own[channel], factor=lanes)
-        cpu_injective.register_loops(s, stage, [*others, *s[stage].op.reduce_axis], [vector, *terms], lane)
+        nesting.register_loops(s, stage, [*others, *s[stage].op.reduce_axis], [vector, *terms], lane)
         s[stage].set_scope("register")
 
     def order(self, s: te.Schedule, loops: Sequence[te.IterVar]) -> None:
@@ -85,7 +85,7 @@ class Statistics:
     def share(self, s: te.Schedule, result: te.Tensor, loops: Sequence[te.IterVar]) -> None:
         """Puts the loops around pieces into an order, hands them to threads, and computes `result` inside of them."""
         self.order(s, loops)
-        s[result].compute_at(s[self.out], cpu_injective.share(s, self.out, loops)[-1])
+        s[result].compute_at(s[self.out], nesting.share(s, self.out, loops)[-1])
 
     def nest(self, s: te.Schedule, target: Target) -> None:
         """Nests of their own, after that of the result."""

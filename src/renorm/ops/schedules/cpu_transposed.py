@@ -21,6 +21,7 @@ from renorm.ops.schedules import (
     cpu_injective,
     cpu_matrix,
     dot_weights,
+    nesting,
     products,
     structure,
     tiles,
@@ -93,7 +94,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         return
     (out,) = outs
     pads = [t for t in chain if t.op.tag == "pad"]
-    cpu_injective.inline(s, [out], keep=[*pads, *mains])
+    nesting.inline(s, [out], keep=[*pads, *mains])
     for pad in pads:
         cpu_injective.nest(s, pad, target)
     lanes = structure.lanes_of(mains[0], target)
@@ -184,7 +185,7 @@ def _tail(s: te.Schedule, out: te.Tensor, tile: PhaseTile, strides: Sequence[int
         for axis in within[:-1]:
             s[out].unroll(axis)
         s[out].vectorize(within[-1])
-    return cpu_injective.share(s, out, order)[-1]
+    return nesting.share(s, out, order)[-1]
 
 
 def _block(
@@ -215,5 +216,5 @@ def _block(
         if stage is accumulator:
             cpu_dots.register_loops(s, stage, around, inner, lane, target, products.blocks_summed(stage))
         else:
-            cpu_injective.register_loops(s, stage, around, inner, lane)
+            nesting.register_loops(s, stage, around, inner, lane)
             s[accumulator].compute_at(s[main], around[-1])

@@ -7,7 +7,7 @@ from math import prod
 from renorm import te
 from renorm.core.target import Target
 from renorm.expr.nodes import Expr, Var
-from renorm.ops.schedules import cpu_injective, structure
+from renorm.ops.schedules import nesting, structure
 
 
 def schedule(s: te.Schedule, t: te.Tensor, tail: te.Tensor, target: Target) -> None:
@@ -35,7 +35,7 @@ def schedule(s: te.Schedule, t: te.Tensor, tail: te.Tensor, target: Target) -> N
         outer = [*outer, block]
     s[tail].reorder(*outer, *beside, inner)
     if outer:
-        s[accumulator].compute_at(s[tail], cpu_injective.share(s, tail, outer, structure.work(t))[-1])
+        s[accumulator].compute_at(s[tail], nesting.share(s, tail, outer, structure.work(t))[-1])
     own, reduced = list(s[accumulator].op.axis), list(s[accumulator].op.reduce_axis)
     others = [a for k, a in enumerate(own[:-1]) if k not in terms]
     for stage, first, last in ((tail, [], inner), (accumulator, [*others, *reduced], own[-1])):

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from renorm import te
 from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, cpu_tiles, structure
+from renorm.ops.schedules import cpu_injective, cpu_tiles, nesting, structure
 from renorm.ops.schedules.cpu_tiles import Statistics
 from renorm.ops.schedules.prefetches import prefetch_shared, prefetch_weights
 from renorm.ops.schedules.winograd_blocks import Blocks, Work, choose
@@ -51,7 +51,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         statistics.nest(s, target)
         statistics = None
     if len(outs) != 1 or 0 in outs[0].shape:
-        cpu_injective.inline(s, outs, keep=kept)
+        nesting.inline(s, outs, keep=kept)
         for t in (*kept, *outs):
             cpu_injective.nest(s, t, target)
         return
@@ -62,7 +62,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     joined = y.op.attrs["joined"]
     work = Work.of(products.shape, channels, lanes, target, "weights" in tagged, s.open_axes(products), joined or 1)
     blocks, _ = choose(work)
-    cpu_injective.inline(s, outs, keep=[*kept, y])
+    nesting.inline(s, outs, keep=[*kept, y])
     place = _results(s, out, y, tagged["sums"], blocks, lanes, "weights" in tagged, statistics)
     host = out if statistics is None else statistics.out
     sums, matrix = _products(s, products, (host, place[-1]), blocks.register, lanes)
@@ -117,7 +117,7 @@ def _results(
     outer = [group[0], *outer] if blocks.by_channels else [*outer, group[0]]
     if is_blocked:
         place, (i, j) = group[1], within
-        cpu_injective.register_loops(s, out, [*outer, images[1], *around, place, i], [j], out.op.axis[4])
+        nesting.register_loops(s, out, [*outer, images[1], *around, place, i], [j], out.op.axis[4])
     else:
         s[out].reorder(*outer, images[1], *around, group[1], *within)
         s[out].vectorize(within[-1])
@@ -140,7 +140,7 @@ def _results(
     s[sums].compute_at(s[finish], place)
     s[sums].set_scope("local")
     i, j, n, p, q, k = s[sums].op.axis
-    cpu_injective.register_loops(s, sums, [n, p, q, j], [i], k)
+    nesting.register_loops(s, sums, [n, p, q, j], [i], k)
     return outer
 
 
@@ -150,7 +150,7 @@ def _finish(s: te.Schedule, t: te.Tensor, tile: Sequence[int], lanes: int) -> te
     vector, lane = s[t].split(channel, factor=lanes)
     p, i = s[t].split(h, factor=tile[0])
     q, j = s[t].split(w, factor=tile[1])
-    cpu_injective.register_loops(s, t, [n, p, q, vector, i], [j], lane)
+    nesting.register_loops(s, t, [n, p, q, vector, i], [j], lane)
     return vector
 
 
@@ -166,12 +166,12 @@ def _products(s: te.Schedule, products: te.Tensor, place: Place, register: Regis
     ]
     around, tiles = [outer for outer, _ in cuts], [inner for _, inner in cuts]
     vector, lane = s[products].split(k, factor=lanes)
-    cpu_injective.register_loops(s, products, [i, j, *around], [*tiles, vector], lane)
+    nesting.register_loops(s, products, [i, j, *around], [*tiles, vector], lane)
     s[accumulator].compute_at(s[products], around[-1])
     *_, n, p, q, k = s[accumulator].op.axis
     vector, lane = s[accumulator].split(k, factor=lanes)
     outer, inner = s[accumulator].split(s[accumulator].op.reduce_axis[0], factor=BLOCK)
-    cpu_injective.register_loops(s, accumulator, [outer, inner], [n, p, q, vector], lane)
+    nesting.register_loops(s, accumulator, [outer, inner], [n, p, q, vector], lane)
     return accumulator, j
 
 
@@ -179,21 +179,21 @@ def _weights(s: te.Schedule, rows: te.Tensor, weights: te.Tensor, place: Place, 
     """Weights of one channel and one vector of result channels at a time, one column or row of taps."""
     block, i, j, channel, lane = s[weights].op.axis
     vector, lane = s[weights].split(lane, factor=lanes)
-    cpu_injective.register_loops(s, weights, [block, vector, channel, i], [j], lane)
+    nesting.register_loops(s, weights, [block, vector, channel, i], [j], lane)
     s[weights].compute_at(s[place[0]], place[1])
     s[weights].set_scope("local")
     s[rows].compute_at(s[weights], channel)
     s[rows].set_scope("local")
     i, j, block, channel, lane = s[rows].op.axis
     vector, lane = s[rows].split(lane, factor=lanes)
-    cpu_injective.register_loops(s, rows, [block, vector, channel, j], [i], lane)
+    nesting.register_loops(s, rows, [block, vector, channel, j], [i], lane)
 
 
 def _transform(s: te.Schedule, t: te.Tensor, place: Place | None, lanes: int) -> tuple[te.IterVar, te.IterVar]:
     """Gives the loop over vectors of channels of a block, and the innermost one over tiles."""
     i, j, block, n, p, q, lane = s[t].op.axis
     vector, lane = s[t].split(lane, factor=lanes)
-    cpu_injective.register_loops(s, t, [n, block, vector, p, q, i], [j], lane)
+    nesting.register_loops(s, t, [n, block, vector, p, q, i], [j], lane)
     # vectors of a block stay a loop of their own: what fills up the last block is told by n, block and vector
     if place is None:
         s[t].parallel(s[t].fuse(n, block))
@@ -218,7 +218,7 @@ def _rows(
     s[rows].set_scope("local")
     i, n, p, q, j, block, lane = s[rows].op.axis
     part, lane = s[rows].split(lane, factor=lanes)
-    cpu_injective.register_loops(s, rows, [n, p, q, block, part, j], [i], lane)
+    nesting.register_loops(s, rows, [n, p, q, block, part, j], [i], lane)
     if data is not None:
         s[data].compute_at(s[transformed], vector)
         s[data].set_scope("local")

@@ -15,7 +15,7 @@ from renorm import te
 from renorm.core.target import Target
 from renorm.expr.nodes import Binary, Call, Expr, Load
 from renorm.expr.rewrite import walk
-from renorm.ops.schedules import cpu_injective, structure
+from renorm.ops.schedules import nesting, structure
 
 THREADS = 256  # of a block
 UNROLLED = 49  # terms of a window that are written out
@@ -26,7 +26,7 @@ LONG = frozenset({"exp", "log", "log1p", "expm1", "tanh", "erf", "sigmoid", "sin
 def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target, keep: Sequence[te.Tensor] = ()) -> None:
     """Launches for what is kept: results, reductions, statistics, and the stages in `keep`."""
     statistics = [t for t in structure.stages(outs) if structure.is_statistic(t)]
-    cpu_injective.inline(s, outs, [*keep, *statistics, *costly(outs)])
+    nesting.inline(s, outs, [*keep, *statistics, *costly(outs)])
     inline_statistics(s, outs)
     launch(s, outs)
 

@@ -8,7 +8,7 @@ from math import prod
 
 from renorm import te
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, cuda, structure
+from renorm.ops.schedules import cpu_injective, cuda, nesting, structure
 from renorm.te.tensor import producers_first
 
 
@@ -16,7 +16,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     """A nest for each stage that is kept."""
     given = [op for op in producers_first(t.op for t in outs) if isinstance(op, te.ExternOp)]
     read = [t for op in given for t in op.input_tensors]
-    cpu_injective.inline(s, outs, read)
+    nesting.inline(s, outs, read)
     for t in structure.stages(outs):
         if not s[t].is_inline:
             cuda.bind(s, t) if target.is_gpu else cpu_injective.nest(s, t, target)
@@ -24,5 +24,5 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         (rounds,) = op.axis
         if target.is_gpu:
             cuda.bind(s, op.tensor)
-        elif sum(prod(t.shape) for t in op.input_tensors) >= cpu_injective.PARALLEL_FROM:
+        elif sum(prod(t.shape) for t in op.input_tensors) >= nesting.PARALLEL_FROM:
             s[op].parallel(rounds)

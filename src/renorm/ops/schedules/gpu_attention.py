@@ -16,7 +16,7 @@ from renorm.core.gpu import facts
 from renorm.core.target import Target
 from renorm.expr.nodes import Call, Expr, Load
 from renorm.expr.rewrite import substitute, transform
-from renorm.ops.schedules import attention_axes, cpu_injective, cuda, gpu_products, gpu_stages, structure
+from renorm.ops.schedules import attention_axes, cuda, gpu_products, gpu_stages, nesting, structure
 from renorm.ops.schedules.gpu_blocks import Blocks, Shape
 from renorm.ops.schedules.gpu_contraction import Contraction, contraction
 from renorm.ops.schedules.slices import Slices
@@ -34,7 +34,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     if found is None:
         cuda.schedule(s, outs, target)
         return
-    cpu_injective.inline(s, outs, [found.mixed, found.scores, *found.statistics])
+    nesting.inline(s, outs, [found.mixed, found.scores, *found.statistics])
     out = outs[0]
     # axes may be in another order, as where heads lie side by side in rows of the result
     is_one = out is found.mixed or attention_axes.of(te.create_schedule(out.op), out, found.mixed) is not None

@@ -16,7 +16,7 @@ from renorm import te
 from renorm.core.dtypes import itemsize
 from renorm.core.gpu import GpuFacts, facts
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, cuda, structure
+from renorm.ops.schedules import cuda, nesting, structure
 
 WIDEST = 16  # bytes that a thread reads or writes as one
 
@@ -27,7 +27,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     if statistics or any(0 in t.shape for t in structure.stages(outs)):
         cuda.schedule(s, outs, target)
         return
-    cpu_injective.inline(s, outs)
+    nesting.inline(s, outs)
     launch(s, outs, facts(target.arch))
 
 
@@ -115,7 +115,7 @@ def _beside(s: te.Schedule, t: te.Tensor, together: Sequence[te.Tensor], kept: S
     come after the launch."""
     readers, host = cuda.kept_reads(s, t, kept), together[0]
     if not readers:
-        return cpu_injective.is_free(s, t) and structure.read_alike(t, host) is not None
+        return nesting.is_free(s, t) and structure.read_alike(t, host) is not None
     before = structure.stages(together)
     here = [(u, load) for u, load in readers if u in together]
     return (

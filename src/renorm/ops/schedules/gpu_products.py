@@ -16,7 +16,7 @@ from renorm import te
 from renorm.core.dtypes import itemsize
 from renorm.core.gpu import GpuFacts, facts
 from renorm.core.target import Target
-from renorm.ops.schedules import cpu_injective, cuda, gpu_few, structure
+from renorm.ops.schedules import cuda, gpu_few, nesting, structure
 from renorm.ops.schedules.gpu_contraction import BATCH, COLUMNS, ROWS, Contraction
 from renorm.ops.schedules.gpu_stages import VECTOR, find, is_alike
 from renorm.ops.schedules.gpu_sums import Sums
@@ -32,7 +32,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
         cuda.schedule(s, outs, target)
         return
     mains = [main for main, _ in products]
-    cpu_injective.inline(s, outs, keep=mains)
+    nesting.inline(s, outs, keep=mains)
     is_one = len(outs) == len(mains) == 1 and (outs[0] is mains[0] or is_alike(outs[0], mains[0]))
     for main, product in products:
         place(s, main, product, outs[0] if is_one else main, facts(target.arch))

@@ -14,7 +14,7 @@ from renorm.core.gpu import RESERVED, GpuFacts, facts
 from renorm.core.target import Target
 from renorm.expr.nodes import Expr
 from renorm.expr.rewrite import depends_on
-from renorm.ops.schedules import cpu_injective, cuda, gpu_blocks, gpu_elements, structure
+from renorm.ops.schedules import cuda, gpu_blocks, gpu_elements, nesting, structure
 from renorm.ops.schedules.gpu_blocks import Blocks
 from renorm.ops.schedules.gpu_shapes import Shape, shape_of
 from renorm.ops.schedules.slices import Slices
@@ -77,7 +77,7 @@ def _slices(s: te.Schedule, outs: Sequence[te.Tensor], gpu: GpuFacts) -> bool:
     if slices.count // shape.rows < gpu.units // 2 and slices.size >= LONG_SLICE:
         return False
     statistics = [t for t in structure.stages(outs) if structure.is_statistic(t)]
-    cpu_injective.inline(s, outs, statistics)
+    nesting.inline(s, outs, statistics)
     _inline_pivots(s, outs)
     inside = [t for t in inside if not s[t].is_inline]
     behind = [t for t in cuda.kept_stages(s, outs) if t is not out and t not in inside]
@@ -142,7 +142,7 @@ def _keeps_inside(t: te.Tensor, threads: int) -> bool:
 def _launches(s: te.Schedule, outs: Sequence[te.Tensor], gpu: GpuFacts) -> None:
     """A launch for each reduction with what one stage makes of it, element by element; launches for what is left."""
     statistics = [t for t in structure.stages(outs) if structure.is_statistic(t)]
-    cpu_injective.inline(s, outs, statistics)
+    nesting.inline(s, outs, statistics)
     _inline_pivots(s, outs)
     cuda.inline_statistics(s, outs)
     kept = cuda.kept_stages(s, outs)
