@@ -166,3 +166,16 @@ def test_any_product(data: st.DataObject) -> None:
     event("on tensor cores" if any("renorm_mma" in m.kernel(k).source for k in m.report.kernels) else "not")
     values = rng.integers(-2, 3, size=static(x.shape)).astype(dtype)
     np.testing.assert_array_equal(m.run(values)[0], renorm.compile(g, target="llvm").run(values)[0])
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("level", [0, 3])
+def test_groups_of_one_pixel(level: int, dtype: str) -> None:
+    """Channels lie along the last axis that has several: those of a group are still of weights, not of images."""
+    host_device.register()
+    g, rng = Graph("groups"), np.random.default_rng(4)
+    weight, values = (rng.integers(-2, 3, size=shape).astype(dtype) for shape in ((48, 16, 3, 3), (3, 32, 3, 3)))
+    g.outputs = [renorm.ops.relu(renorm.ops.conv(g.input("x", dtype, (3, 32, 3, 3)), weight, group=2))]
+    m = renorm.compile(g, target="cuda -arch=host", opt_level=level)
+    np.testing.assert_array_equal(m.run(values)[0], renorm.compile(g, target="llvm").run(values)[0])

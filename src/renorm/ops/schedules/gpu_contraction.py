@@ -216,14 +216,15 @@ def contraction(main: te.Tensor) -> Contraction | None:
     summed = [k.var for k in op.reduce_axis]
     if not all(any(depends_on(x, k) for k in summed) for x in (a, b)):
         return None
-    groups = int(op.attrs.get("groups", 1))
-    last = next((x.var for x in reversed(op.axis) if x.extent > 1), None)
+    groups = int(op.attrs.get("groups", 1)) if op.tag in CONVOLUTIONS else 1
+    # channels of a group are rows: of weights, which images have no say in. Else columns lie along the last axis
+    last = next((x.var for x in reversed(op.axis) if x.extent > 1), None) if groups == 1 else op.axis[0].var
     if last is not None and depends_on(a, last) and not depends_on(b, last):
         a, b = b, a
     digits: list[Digit] = []
     for i, axis in enumerate(op.axis):
         sides = depends_on(a, axis.var), depends_on(b, axis.var)
-        if all(sides) and op.tag in CONVOLUTIONS and groups > 1 and i == 1 and axis.extent % groups == 0:
+        if all(sides) and groups > 1 and i == 1 and axis.extent % groups == 0:
             per = axis.extent // groups
             digits += [Digit(axis, BATCH, groups), Digit(axis, ROWS, per)]
         else:
