@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import event, given, settings
-from hypothesis import strategies as st
 from tests.gpu import host_device
 from tests.gpu.host_assembler import needs_compiler
 from tests.gpu.host_device import run
@@ -17,7 +14,6 @@ from tests.ops.test_gpu_products import assert_gives, operands, product_of
 import renorm
 from renorm import te
 from renorm.codegen.cuda.source import generate
-from renorm.core.dims import static
 from renorm.core.target import parse
 from renorm.graph.ir import Graph
 from renorm.ops.schedules import gpu_few, gpu_products, gpu_stages
@@ -131,51 +127,3 @@ def test_a_network_in_bfloat16() -> None:
     assert 1e-5 < error < 2e-2
     older = renorm.compile(g, target="cuda -arch=sm_75", precision="bfloat16")
     assert not any("mma" in older.kernel(name).source for name in older.report.kernels)
-
-
-@needs_compiler
-@settings(deadline=None)
-@given(data=st.data())
-def test_any_product(data: st.DataObject) -> None:
-    """Convolutions, transposed ones and matrix products of any extents, in any tile, as the CPU computes them."""
-    draw = data.draw
-    host_device.register()
-    few = st.integers(1, 3)
-    g, rng = Graph("product"), np.random.default_rng(draw(st.integers(0, 99)))
-    dtype = np.float16
-    kind = draw(st.sampled_from(["conv", "conv_transpose", "matmul"]))
-    if kind == "matmul":
-        batch, m, n, k = draw(st.tuples(few, *[st.integers(1, 70)] * 3))
-        x = g.input("x", "float16", (batch, m, k))
-        y = renorm.ops.matmul(x, rng.integers(-2, 3, size=(batch if draw(st.booleans()) else 1, k, n)).astype(dtype))
-    else:
-        groups = draw(st.sampled_from([1, 1, 2]))
-        channels, results = (groups * draw(st.integers(1, 40)) for _ in "io")
-        kernel = draw(st.tuples(few, few))
-        of_group = (results, channels // groups) if kind == "conv" else (channels, results // groups)
-        x = g.input("x", "float16", (draw(few), channels, *draw(st.tuples(*[st.integers(3, 14)] * 2))))
-        options: dict[str, Any] = {
-            "group": groups, "strides": draw(st.tuples(few, few)), "pads": draw(st.tuples(*[st.integers(0, 1)] * 4)),
-        }  # fmt: skip
-        weight = rng.integers(-2, 3, size=(*of_group, *kernel)).astype(dtype)
-        y = getattr(renorm.ops, kind)(x, weight, **options)
-    g.outputs = [renorm.ops.relu(y)]
-    tile = draw(st.sampled_from([t for t in TILES.values() if t is not None]))
-    with mock.patch.object(gpu_products, "choose_of_warps", return_value=tile):
-        m = renorm.compile(g, target="cuda -arch=host", opt_level=draw(st.sampled_from([0, 3])))
-    event("on tensor cores" if any("renorm_mma" in m.kernel(k).source for k in m.report.kernels) else "not")
-    values = rng.integers(-2, 3, size=static(x.shape)).astype(dtype)
-    np.testing.assert_array_equal(m.run(values)[0], renorm.compile(g, target="llvm").run(values)[0])
-
-
-@needs_compiler
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("level", [0, 3])
-def test_groups_of_one_pixel(level: int, dtype: str) -> None:
-    """Channels lie along the last axis that has several: those of a group are still of weights, not of images."""
-    host_device.register()
-    g, rng = Graph("groups"), np.random.default_rng(4)
-    weight, values = (rng.integers(-2, 3, size=shape).astype(dtype) for shape in ((48, 16, 3, 3), (3, 32, 3, 3)))
-    g.outputs = [renorm.ops.relu(renorm.ops.conv(g.input("x", dtype, (3, 32, 3, 3)), weight, group=2))]
-    m = renorm.compile(g, target="cuda -arch=host", opt_level=level)
-    np.testing.assert_array_equal(m.run(values)[0], renorm.compile(g, target="llvm").run(values)[0])
