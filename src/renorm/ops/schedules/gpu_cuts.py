@@ -13,7 +13,7 @@ the inner loops.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -62,7 +62,7 @@ class Place:
 
 
 @dataclass
-class Cuts(Product):
+class Cuts(Product, ABC):
     """A product of many rows and many columns."""
 
     tile: Tile
