@@ -85,7 +85,7 @@ def test_products(tile: str, turned: tuple[bool, bool], dtype: str, monkeypatch:
 def test_convolutions(
     groups: int, channels: tuple[int, int], kernel: int, strides: int, tile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In bfloat16, with padding, of channels that fill rounds of terms and of others."""
+    """Of float16, with padding, of channels that fill rounds of terms and of others."""
     if TILES[tile] is not None:
         monkeypatch.setattr(gpu_products, "choose_of_warps", lambda *_: TILES[tile])
     host_device.register()

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 MOST_BLOCKS = 65535  # along y and z of a grid
+ROW_LANES, COLUMN_LANES = 8, 4  # of a warp, along rows and columns of what tensor cores multiply
 RESERVED = 1 << 10  # bytes of shared memory of each block that are the system's
 
 

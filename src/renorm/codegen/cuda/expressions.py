@@ -159,7 +159,7 @@ class Expressions:
                 raise InternalError(f"CUDA C has no form for the expression {e}")
 
     def _element(self, e: Load) -> str:
-        """What memory, or a register that has it already, holds of an element."""
+        """Return what memory, or a register that has it already, holds of an element."""
         assert isinstance(e.source, Buffer)
         held = self._held.get(vectors.of_load(e)) if self._held else None
         return held or f"{self._name(e.source, e.source.name)}[{self._expr(e.indices[0])}]"

@@ -266,13 +266,13 @@ class _Function(Expressions):
         self._diverging -= varies
 
     def _varies(self, *values: Expr) -> bool:
-        """Whether threads may have different values."""
+        """Return whether threads may have different values."""
         return any(bool(loads(e)) or any(depends_on(e, v) for v in self._varying) for e in values)
 
     # -- tensor cores
 
     def _product(self, s: For) -> tensor_cores.Product | None:
-        """What all lanes of a warp do together for tensorized loops, where all of them come there."""
+        """Return what all lanes of a warp do together for tensorized loops, where all of them come there."""
         if self._diverging:
             return None
         others = self._varying.difference(*self._threads.values())

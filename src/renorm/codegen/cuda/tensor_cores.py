@@ -17,13 +17,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from renorm.core.gpu import facts
+from renorm.core.gpu import COLUMN_LANES, ROW_LANES, facts
 from renorm.expr.nodes import Binary, Cast, Expr, Load, Var, const
 from renorm.expr.rewrite import depends_on, same, substitute
 from renorm.expr.simplify import simplify
 from renorm.tir.nodes import Buffer, For, Store, constant
 
-ROW_LANES, COLUMN_LANES, STEP = 8, 4, 16  # of a warp; terms of an instruction
+STEP = 16  # terms of an instruction
 _DEFINITION = (
     "static __device__ __forceinline__ void {name}(float& c0, float& c1, float& c2, float& c3, "
     "unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {{ {body} }}"
@@ -43,7 +43,7 @@ _PTX = {"float16": "f16", "bfloat16": "bf16"}
 
 @dataclass(frozen=True)
 class Factor:
-    """What a lane reads of a factor. first: index of its first term, once for each of its rows or columns; term: the
+    """Hold what a lane reads of a factor. first: index of its first term, once for each of its rows or columns; term: the
     variable of `first` that counts the lane's terms."""
 
     buffer: Buffer
@@ -90,6 +90,8 @@ def product(
         return None
     assert terms is not None
     xs, ys = threads["threadIdx.x"], threads["threadIdx.y"]
+    if not xs or not ys:  # axes of other loops of the launch
+        return None
     if any(depends_on(found[0].indices[0], v) for v in (i, *ys)):
         found = found[::-1]
     b, a = found
@@ -125,7 +127,7 @@ def definition(dtype: str, arch: str) -> tuple[str, str]:
 
 
 def _factors(store: Store) -> tuple[Load, Load] | None:
-    """What is read of both factors, where a store is c = c + wide(a) * wide(b) and all of them are whole."""
+    """Return what is read of both factors, where a store is c = c + wide(a) * wide(b) and all of them are whole; else None."""
     match store.value:
         case Binary(op="+", a=Load() as c, b=Binary(op="*", a=Cast(a=Load() as a), b=Cast(a=Load() as b))):
             pass
@@ -140,6 +142,6 @@ def _factors(store: Store) -> tuple[Load, Load] | None:
 
 
 def _reads(load: Load, others: Sequence[Var]) -> bool:
-    """Whether all lanes that differ in these variables alone read the same, of memory that they share."""
+    """Return whether all lanes that differ in these variables alone read the same, of memory that they share."""
     assert isinstance(load.source, Buffer)
     return load.source.scope in ("shared", "global") and not any(depends_on(load.indices[0], v) for v in others)

@@ -18,12 +18,12 @@ from math import prod
 from typing import Any
 
 from renorm import te
-from renorm.core.gpu import GpuFacts
+from renorm.core.gpu import COLUMN_LANES, ROW_LANES, GpuFacts
 from renorm.expr.nodes import cast
 from renorm.ops.schedules.gpu_contraction import BATCH, COLUMNS, ROWS, Contraction
 from renorm.ops.schedules.gpu_cuts import Cuts, Place
 
-ROW_LANES, COLUMN_LANES, HALVES = 8, 4, 2  # of a warp, and what each lane has of 16 rows, and of 8 columns
+HALVES = 2  # what each lane has of 16 rows, and of 8 columns
 VECTOR = 8  # elements of 2 bytes that a thread reads or writes as one
 LEAST_TERMS = 16  # of one instruction
 
