@@ -43,8 +43,8 @@ _PTX = {"float16": "f16", "bfloat16": "bf16"}
 
 @dataclass(frozen=True)
 class Factor:
-    """Hold what a lane reads of a factor. first: index of its first term, once for each of its rows or columns; term: the
-    variable of `first` that counts the lane's terms."""
+    """Hold what a lane reads of a factor. first: index of its first term, once for each of its rows or columns; term:
+    the variable of `first` that counts the lane's terms."""
 
     buffer: Buffer
     first: tuple[Expr, ...]
@@ -127,7 +127,7 @@ def definition(dtype: str, arch: str) -> tuple[str, str]:
 
 
 def _factors(store: Store) -> tuple[Load, Load] | None:
-    """Return what is read of both factors, where a store is c = c + wide(a) * wide(b) and all of them are whole; else None."""
+    """Return what is read of both factors, where a store is c = c + wide(a) * wide(b), all of them whole; else None."""
     match store.value:
         case Binary(op="+", a=Load() as c, b=Binary(op="*", a=Cast(a=Load() as a), b=Cast(a=Load() as b))):
             pass
