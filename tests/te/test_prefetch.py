@@ -315,6 +315,18 @@ def test_it_is_left_out_where_there_is_no_run_of_memory_or_sizes_are_open(shape:
     assert "prefetch" not in str(te.lower(s, [a, y]))
 
 
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_it_is_left_out_where_data_say_what_is_read(is_copied: bool) -> None:
+    """Also where another stage reads it, whose loads are not made yet: lowering ended in a KeyError."""
+    a, rows = te.placeholder((2, 2, 2), name="A"), te.placeholder((2,), "int32", name="rows")
+    y = te.compute(a.shape, lambda i, j, k: a[rows[i], j, k], name="Y")
+    s = te.create_schedule(y.op)
+    if is_copied:
+        s[s.cache_write(y, "register")].compute_at(s[y], s[y].op.axis[1])
+    s[y].prefetch(a, s[y].op.axis[1], 1)
+    assert "prefetch" not in str(te.lower(s, [a, rows, y]))
+
+
 def test_it_is_left_out_on_a_gpu() -> None:
     a = te.placeholder((8, 64), name="A")
     k = te.reduce_axis((0, 64), name="k")

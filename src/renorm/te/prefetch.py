@@ -9,8 +9,8 @@ The statement stands at the beginning of the innermost loop around T that is not
 that, where its rounds ask for a line or a few: to ask costs a division. Which loops are within is read from their
 order: an axis that was fused is a digit of the fused loop, so that the next round is that of the axis, whichever thread
 computes it; after the last round comes what lies behind. Runs with less than a line between them are one; one that is
-shorter than a line is asked for at once. Where what a round reads is no run of memory, and where sizes are open, by
-which each round would divide, a hint is left out.
+shorter than a line is asked for at once. Where what a round reads is no run of memory, or lies where data say, and
+where sizes are open, by which each round would divide, a hint is left out.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _panel(algebra: LoopAlgebra, path: _Path, reads: Sequence[Linear], line: int
     starts = sorted({form.constant for form in reads})
     steps = {b - a for a, b in pairwise(starts)}
     position, *rest = sorted(reads, key=lambda form: form.constant)
-    if len(steps) > 1 or not all(form.is_parallel(position) for form in rest):
+    if len(steps) > 1 or not all(form.is_parallel(position) for form in rest) or algebra.reads_memory(position):
         return None
     atom = path.value.single()
     within = {a: c.extent.number for c in path.within if (a := c.value.single()) is not None}
