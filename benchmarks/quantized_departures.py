@@ -36,6 +36,8 @@ def departures(file: Path, given: Mapping[str, Array]) -> dict[str, list[tuple[s
     own = graph.copy()
     values = {v.name: v for n in own.nodes for v in n.outputs}
     own.outputs = [values[name] for name in held]
+    if not held:  # all integers are inside of operators
+        return {}
     made = {v.name: onnx.ValueInfoProto(name=v.name) for v in held.values()}
     outputs = list(model.graph.output)
     del model.graph.output[:]

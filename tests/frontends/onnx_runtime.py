@@ -11,8 +11,15 @@ import onnx
 import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as Unsupported
 
+from renorm.core.dots import QUADS
+from renorm.targets import find
+
 Array = np.ndarray[Any, Any]
 Model = onnx.ModelProto | bytes | str | Path
+
+# Where a CPU has no VNNI, it cuts sums of two products of uint8 and int8 to 16 bits (vpmaddubsw). A session that is
+# asked for precision does not, of constant weights of most operators.
+SATURATES = not find("llvm").has_dot(QUADS)
 
 
 def session(model: Model, rewrites: bool = True) -> onnxruntime.InferenceSession:
@@ -23,10 +30,10 @@ def session(model: Model, rewrites: bool = True) -> onnxruntime.InferenceSession
     if not rewrites:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
-    try:  # AVX2 without VNNI saturates sums of two products of uint8 and int8, unless it is asked for precision
-        options.add_session_config_entry("session.x64quantprecision", "1")
+    try:
+        options.add_session_config_entry("session.x64quantprecision", str(int(SATURATES)))
         return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    except Unsupported:  # it then has no convolutions of int8, which do not saturate
+    except Unsupported:  # it then has no convolutions of int8, which cut nothing
         options.add_session_config_entry("session.x64quantprecision", "0")
         return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from tests.frontends import onnx_runtime
 from tests.ops.one_node import OneNode
 
 import renorm.ops  # noqa: F401  registers every op
@@ -60,8 +61,13 @@ def is_resize_of_integers(case: OneNode) -> bool:
     return is_made and case.arrays[0].dtype.kind in "iu"
 
 
+def is_of_both_signs(case: OneNode) -> bool:
+    return onnx_runtime.SATURATES and {np.dtype(np.uint8), np.dtype(np.int8)} <= {a.dtype for a in case.arrays}
+
+
 MAXIMA = {"arg_max", "arg_min", "global_max_pool", "max_pool", "reduce_max", "reduce_min"}
 NORMS = {"batch_norm", "instance_norm", "layer_norm", "group_norm", "rms_norm"}
+INTEGER = {"conv_integer", "matmul_integer", "qlinear_conv", "qlinear_matmul"}
 # ops, for which of their samples, and in what ONNX Runtime differs
 DIFFERENT: list[tuple[set[str], Callable[[OneNode], bool], str]] = [
     (
@@ -76,6 +82,7 @@ DIFFERENT: list[tuple[set[str], Callable[[OneNode], bool], str]] = [
     ({"random_normal_like", "random_uniform_like"}, lambda case: True, "draws others"),
     ({"cast"}, lambda case: dtypes.is_stored(case.graph.outputs[0].dtype), "hands out bytes"),
     ({"resize"}, is_resize_of_integers, "drops fractions of integers, and wraps what stands outside"),
+    (INTEGER, is_of_both_signs, "cuts sums of two products to 16 bits where the CPU has no VNNI"),
     ({"cast"}, is_beyond_integers, "gives what the processor does of floats that no integer of the dtype is near"),
 ]
 
