@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.frontends import fuzz_archives, fuzz_onnx, mutations
-from tests.frontends.fuzz_outcome import Outcome
+from tests.frontends.fuzz_outcome import Outcome, outcome
 from tests.frontends.fuzz_processes import LATE, START, ended, guarded, judged, limited, silenced
 from tests.frontends.fuzz_seeds import seeds
 from tests.frontends.fuzz_traces import Traces
@@ -142,6 +142,9 @@ class Run:
         where = "/dev/shm" if Path("/dev/shm").is_dir() else None
         with tempfile.TemporaryDirectory(dir=where) as directory, progress(f"damaged .{self.form} files") as tell:
             names = count()
+            first = Path(directory) / f"first.{self.form}"
+            first.write_bytes(self.corpus[0])
+            outcome(first)  # imports what reads the format, before processes are forked: it is the time of no file
             while turns or held:
                 while turns and len(held) < self.jobs and time.monotonic() < self.end:
                     held.append(self._begun(turns.pop(0), Path(directory) / str(next(names))))
