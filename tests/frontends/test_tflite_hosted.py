@@ -95,7 +95,7 @@ def agrees(content: bytes, *calls: Xs, path: Any = None) -> Any:
 def same(found: Xs, expected: Xs) -> None:
     for mine, one in zip(found, expected, strict=True):
         assert (mine.dtype, mine.shape) == (one.dtype, one.shape)
-        np.testing.assert_allclose(mine, one, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(mine, one, rtol=1e-5, atol=1e-5 * max(1.0, np.abs(one).max(initial=0)))
 
 
 def growing() -> bytes:
@@ -129,7 +129,7 @@ def test_a_loop_with_what_rounds_hand_on_as_it_is() -> None:
     """A weight and a bias that operators outside make, an image that is an input; convolutions with channels first."""
     file, shape = File(), (2, 7, 5, 3)
     file.tensor("x", shape)
-    file.constant("w", f(3, 3, 3, 3, scale=0.2))
+    file.constant("w", np.abs(f(3, 3, 3, 3, scale=0.2)))  # of 27 terms that do not cancel: rounds grow, and end
     file.constant("b", np.abs(f(3)) + 1)
     file.constant("none", np.asarray(0, np.int32))
     op(file, "CONV_2D", ["x", "w", "b"], "h", shape, stride_h=1, stride_w=1)
