@@ -28,10 +28,11 @@ TARGET = parse("cuda -arch=sm_90")
 
 
 def program(
-    dtype: str, terms: int = 32, rows: int = 2, warps: int = 1, scope: str = ""
+    dtype: str, terms: int = 32, rows: int = 2, warps: int = 1, scope: str = "", is_bound: bool = True
 ) -> tuple[te.Schedule, list[te.Tensor]]:
     """Return a product of 16 rows for each warp by 8 columns, in the digits of lanes, and its arrays. terms: of a
-    round; scope: where rows are read, if not from their array."""
+    round; scope: where rows are read, if not from their array. is_bound: whether a thread has the rows of a lane alone,
+    and not all of the warp's."""
     depth = ROUNDS * terms
     a = te.placeholder((warps * rows * 8, depth), name="A", dtype=dtype)
     b = te.placeholder((8, depth), name="B", dtype=dtype)
@@ -46,7 +47,9 @@ def program(
     sums = s.cache_write(y, "local")
     w, half, g, t, place = s[y].op.axis
     s[y].reorder(w, g, t, half, place)
-    s[y].bind(s[y].fuse(w, g), te.thread_axis((0, 8 * warps), "threadIdx.y"))
+    of_row = s[y].fuse(w, g)
+    if is_bound:
+        s[y].bind(of_row, te.thread_axis((0, 8 * warps), "threadIdx.y"))
     s[y].bind(t, te.thread_axis((0, 4), "threadIdx.x"))
     s[sums].compute_at(s[y], t)
     w, half, g, t, place = s[sums].op.axis
@@ -105,6 +108,17 @@ def test_what_no_instruction_does_stays_loops(changed: dict[str, Any]) -> None:
     assert "renorm_mma" not in generate(kernel, TARGET).source
     if changed.get("dtype") != "int8":
         assert_right(kernel, args)
+
+
+@needs_compiler
+def test_lanes_that_other_loops_have_are_no_warp() -> None:
+    """Eight threads along y copy; of them one multiplies, with the others along x."""
+    s, args = program("float16", scope="shared", is_bound=False)
+    (copy,) = (x for x in s.stages if x.tensor.name == "A.shared")
+    copy.bind(copy.split(copy.op.axis[1], nparts=8)[0], te.thread_axis((0, 8), "threadIdx.y"))
+    kernel = te.lower(s, args)
+    assert "renorm_mma" not in generate(kernel, TARGET).source
+    assert_right(kernel, args)
 
 
 @needs_compiler
