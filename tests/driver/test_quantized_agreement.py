@@ -55,13 +55,16 @@ def test_a_network_is_a_step_from_the_integer_kernels(name: str, form: str, fold
         assert found["share"] < 0.2, found
 
 
-@pytest.mark.skipif(onnx_runtime.SATURATES, reason="ONNX Runtime cuts sums of two products to 16 bits on this CPU")
 def test_products_that_are_dequantized_are_those_of_integer_kernels(folder: Path) -> None:
-    """To the last element, over 27 layers, also where a product of floats would be rounded to another integer."""
+    """To the last element, over 27 layers, also where a product of floats would be rounded to another integer; where
+    these cut their sums, a step from what the file says."""
     if sums_for(find("llvm")) is None:
         pytest.skip("the machine multiplies no integers by vector instructions")
     found = quantized.compare(quantized.made("mobilenet_v1", "QDQ s8 s8 symmetric"), NETWORKS["mobilenet_v1"])
-    assert found["steps"] == 0
+    if onnx_runtime.SATURATES:
+        assert found["from definition"] <= quantized_page.STEP, found
+    else:
+        assert found["steps"] == 0
 
 
 def test_no_number_is_infinitely_many_steps_from_one() -> None:
