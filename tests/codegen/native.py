@@ -10,6 +10,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
+from tests.codegen.fenced import fenced, fenced_copy
 
 from renorm.codegen.abi import CompiledKernel
 from renorm.codegen.llvm import compile_kernel
@@ -45,7 +46,7 @@ class Native:
         machine = llvm.Target.from_default_triple().create_target_machine(
             cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten()
         )
-        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly("", llvm.create_context()), machine)
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly("", llvm.create_context()), machine, use_lmm=True)
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(compiled.object))
         self._engine.finalize_object()
         self._phases = [_Phase(self._engine.get_function_address(f"phase{k}")) for k in range(len(compiled.phases))]
@@ -57,9 +58,9 @@ class Native:
         def number(size: Dim) -> int:
             return static([substitute(size, values)])[0]
 
-        kept = [_aligned(number(size)) for size in self.compiled.workspace]
+        kept = [fenced(number(size), ALIGNMENT) for size in self.compiled.workspace]
         scratch = number(self.compiled.scratch)
-        private = [_aligned(scratch * threads)] if scratch else []
+        private = [fenced(scratch * threads, ALIGNMENT)] if scratch else []
         slots = [*(a.ctypes.data for a in (*arrays, *kept)), *extents, *(a.ctypes.data for a in private)]
         pointers = (ctypes.c_void_p * len(slots))(*slots)
         for phase, open_extent in zip(self._phases, self.compiled.phases, strict=True):
@@ -70,12 +71,6 @@ class Native:
                     phase(pointers, low, high, t)
 
 
-def _aligned(size: int) -> np.ndarray[Any, Any]:
-    raw = np.full(size + ALIGNMENT, 0xA5, np.uint8)  # never zeros by chance
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size]
-
-
 def run_native(
     kernel: Kernel,
     arrays: Sequence[np.ndarray[Any, Any]],
@@ -83,5 +78,10 @@ def run_native(
     threads: int = 1,
     extents: Sequence[int] = (),
 ) -> None:
-    """Compiles `kernel` and runs it on arrays in C order, as tir.interpret.run does; writes into them."""
-    Native(compile_kernel(kernel, target))(*arrays, threads=threads, extents=extents)
+    """Compiles `kernel` and runs it on arrays in C order, as tir.interpret.run does; writes into them. It must stay
+    within them."""
+    copies = [fenced_copy(a) for a in arrays]
+    Native(compile_kernel(kernel, target))(*copies, threads=threads, extents=extents)
+    for array, copy in zip(arrays, copies):
+        if array.flags.writeable:
+            array[...] = copy
