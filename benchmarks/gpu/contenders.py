@@ -60,7 +60,7 @@ def measured(place: Place, kind: str, name: str, batch: int, seconds: float, ker
                 failures["graph"] = said(error)
                 _wait(place)
         times = side_by_side(place, calls, seconds)
-    found["ms"] = {k: _spread(v) for k, v in times.items()}
+    found["ms"] = {k: spread(v) for k, v in times.items()}
     if kernels and hasattr(c.renorm, "kernel_times"):
         try:
             found["kernels"] = _kernels(c, kernels)
@@ -112,7 +112,7 @@ def _peak(place: Place, call: Callable[[], Any], before: int) -> int | None:
     return torch.cuda.max_memory_allocated() - before
 
 
-def _spread(seconds: Sequence[float]) -> dict[str, float]:
+def spread(seconds: Sequence[float]) -> dict[str, float]:
     """Return milliseconds: the median, and between which lie eight of ten."""
     ordered = sorted(s * 1e3 for s in seconds)
     tenth = len(ordered) // 10

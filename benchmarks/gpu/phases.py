@@ -159,6 +159,25 @@ def norms(run: Run, until: float) -> Found:
     return {"norms": found, "not begun": left}, [table(head, rows), *_left(left)]
 
 
+def layers(run: Run, until: float) -> Found:
+    """Training steps of norm layers, by how near they come to a copy."""
+    from benchmarks.gpu.layers import LAYERS
+
+    found, copy = dict[str, Answer](), run.limits.get("copy")
+    with workers(run.place, 1, run.log) as (worker,):
+        for name in LAYERS:
+            if time.monotonic() < until:
+                worker.ask("benchmarks.gpu.layers:stepped", name, 0.15)
+                found[name] = worker.answer(min(60.0, until + 5.0 - time.monotonic()))
+    rows = list[tuple[Any, ...]]()
+    for name, a in found.items():
+        ms = _times(a)[:2]
+        shares = [a["moved"] / (t / 1e3) / copy if t and copy else None for t in ms]
+        rows.append((name, *ms, *shares, a.get("error"), _verdict(a)))
+    head = ("step of a layer", "renorm ms", "eager ms", "of copy", "eager of copy", "error", "")
+    return {"layers": found}, [table(head, rows), *_left([name for name in LAYERS if name not in found])]
+
+
 def products(run: Run, until: float) -> Found:
     """Products of matrices and convolutions alone."""
     from benchmarks.gpu import subjects
@@ -208,6 +227,7 @@ PHASES: dict[str, tuple[Phase, float]] = {  # in the order of their worth, with 
     "networks": (networks, 75.0),
     "speed": (speed, 120.0),
     "norms": (norms, 35.0),
+    "layers": (layers, 40.0),
     "products": (products, 60.0),
     "sanitize": (sanitize, 75.0),
 }

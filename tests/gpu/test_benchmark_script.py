@@ -40,6 +40,7 @@ def test_the_script_runs_from_beginning_to_end_without_a_gpu(tmp_path: Path) -> 
     assert found["networks"]["networks"]["dcgan"]["error"] < deviation.TOLERANCE
     assert found["speed"]["networks"]["dcgan, batch 1"]["ms"].keys() == {"renorm", "eager"}
     assert all(told["error"] < deviation.TOLERANCE for told in found["norms"]["norms"].values())
+    assert all(told["error"] < deviation.TOLERANCE for told in found["layers"]["layers"].values())
     assert all(told["error"] < deviation.TOLERANCE for told in found["products"]["products"].values())
     assert "not right: none" in found["sanitize"]["no tool"]["program"]
 

@@ -15,7 +15,8 @@ from tests.torch.pairs import agree, close, pair
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import renorm.torch as ours
-from renorm.torch.batch import Settings, normalize_batch
+from renorm.torch.batch import normalize_batch
+from renorm.torch.batch_kernels import Settings
 from renorm.torch.modules import OURS
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}

@@ -10,7 +10,8 @@ import torch
 from renorm.core.errors import InvalidInput
 from renorm.keras.backend import require_torch
 from renorm.torch.arrays import array_of
-from renorm.torch.batch import Settings, normalize_batch
+from renorm.torch.batch import normalize_batch
+from renorm.torch.batch_kernels import Settings
 from renorm.torch.eligibility import is_ours_in_batches
 from renorm.torch.process_groups import world
 from renorm.training import Communicator
@@ -56,6 +57,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
         with guarded(comm, "BatchNormalization forward"):
             self._check(inputs, mask)
             is_ours = self._is_ours(inputs, uses_batch, mask, gamma, beta, mean, var)
+            is_ours = is_ours and (inputs.is_cpu or (comm is None and mask is None))  # these lie in memory of the host
             if comm is not None and not is_ours:
                 raise InvalidInput(
                     f"layer {self.name!r}: synchronized=True takes no {_shown(inputs)} with renorm={self.renorm}, "

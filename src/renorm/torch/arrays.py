@@ -88,9 +88,9 @@ class Order(NamedTuple):
         """Return the tensor over the same memory as `array`: its axes are in the order of memory."""
         return (x if self.axis == 1 else _last(x)).contiguous()
 
-    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Return a fresh tensor [N, C, *S] in this order, whose elements are undefined."""
-        return caching_allocator.empty(shape, self.strides(shape), dtype)
+    def like(self, x: Tensor) -> Tensor:
+        """Return a fresh tensor in this order, where x [N, C, *S] is, whose elements are undefined."""
+        return caching_allocator.empty(x.shape, self.strides(x.shape), x.dtype, x.device)
 
     def strides(self, shape: Sequence[int]) -> list[int]:
         """Return the strides of a dense tensor [N, C, *S] in this order."""

@@ -26,12 +26,12 @@ _counts: Any = getattr(torch._C, "_storage_Use_Count", None)  # not every build 
 _lazy_clone: Any = getattr(torch, "_lazy_clone", None)
 
 
-def empty(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
+def empty(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: torch.device = CPU) -> Tensor:
     """Return a tensor that nobody else refers to, whose elements are undefined. It is no view of another, so that
-    autograd lets operations in place follow."""
+    autograd lets operations in place follow. On a GPU it is PyTorch's allocator that keeps memory."""
     nbytes = prod(shape) * dtype.itemsize
-    if nbytes < FROM or _counts is None or _lazy_clone is None:
-        return torch.empty_strided(shape, strides, dtype=dtype, device=CPU)
+    if nbytes < FROM or _counts is None or _lazy_clone is None or device.type != CPU.type:
+        return torch.empty_strided(shape, strides, dtype=dtype, device=device)
     storage = _memory.get(nbytes).untyped_storage()
     return torch.empty(0, dtype=dtype, device=CPU).set_(storage, 0, shape, strides)
 

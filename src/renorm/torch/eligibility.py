@@ -24,6 +24,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from renorm.torch.arrays import DTYPES
+from renorm.torch.gpus import is_together
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _NARROW = (torch.float16, torch.bfloat16)
@@ -49,15 +50,18 @@ def _sees_functions() -> bool:
 
 
 def is_ours(x: Tensor, *others: Tensor | None) -> bool:
-    """Return whether nobody watches, and these are no more than memory of the CPU, strided, of a dtype that renorm
-    has: neither subclasses nor tangents of forward mode, nothing that is negated when it is read, or has no memory."""
+    """Return whether nobody watches, and these are no more than memory of the CPU, or all of one GPU, strided, of a
+    dtype that renorm has: neither subclasses nor tangents of forward mode, nothing that is negated when it is read, or
+    has no memory."""
     if is_watched():
         return False
-    has_tangents = forward_ad._current_level >= 0
+    has_tangents, is_on_cpu = forward_ad._current_level >= 0, x.is_cpu
     for t in (x, *others):
         if t is None:
             continue
-        if not (type(t) in _PLAIN and t.is_cpu and t.dtype in DTYPES and t.layout is torch.strided) or t.is_neg():
+        if not (type(t) in _PLAIN and t.dtype in DTYPES and t.layout is torch.strided) or t.is_neg():
+            return False
+        if not (t.is_cpu if is_on_cpu else is_together(t, x)):
             return False
         if has_tangents and forward_ad.unpack_dual(t).tangent is not None:
             return False

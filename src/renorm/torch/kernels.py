@@ -8,7 +8,7 @@ the same ones where they are OpenMP's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -19,9 +19,13 @@ from renorm.runtime import openmp
 from renorm.runtime.module import Module
 from renorm.runtime.openmp import ParallelRegion
 from renorm.torch.arrays import DTYPES, TORCH_DTYPES
-from renorm.torch.caching_allocator import CPU
+from renorm.torch.gpus import gpu_of, stream_of
 from renorm.training import kernels
 from renorm.training.background import BACKGROUND
+from renorm.training.kernels import Gpu
+
+if TYPE_CHECKING:
+    from renorm.runtime.gpu.module import GpuModule
 
 _OPENMP_USER = torch._C.__file__ if torch.backends.openmp.is_available() else None  # the library that calls OpenMP
 _is_background_on = True
@@ -58,10 +62,23 @@ def team() -> int | ParallelRegion:
     return (openmp.region(threads, _OPENMP_USER) if _OPENMP_USER else None) or threads
 
 
+def workers(x: Tensor) -> int | ParallelRegion | Gpu:
+    """Return who runs kernels on a tensor."""
+    return gpu_of(x) or team()
+
+
 def compiled(key: Any, is_torchs: bool = True) -> Module:
     """Return the module of a key of renorm.training.kernels. Raises NotYet where it is compiled in the background, and
     torch has a function in its place."""
     return (kernels.module if not is_torchs or waits() else kernels.early)(key)
+
+
+def run_at(module: Module, addresses: list[int], by: int | ParallelRegion | Gpu) -> None:
+    """Run a module at addresses: on a GPU in the order of the caller's stream."""
+    if isinstance(by, Gpu):
+        cast("GpuModule", module).run_at(addresses, stream_of(by))
+    else:
+        module.run_at(addresses)
 
 
 def run(
@@ -69,12 +86,12 @@ def run(
 ) -> list[Tensor]:
     """Run `op` on contiguous tensors (None: left out). into: has the memory of its first result, in whatever shape.
     Return the others, which are small. Raises NotYet as `compiled`."""
-    types = tuple([None if t is None else (tuple(t.shape), DTYPES[t.dtype]) for t in operands])
-    module = compiled((op, attributes, team(), types))
+    types, by = tuple([None if t is None else (tuple(t.shape), DTYPES[t.dtype]) for t in operands]), workers(into)
+    module = compiled((op, attributes, by, types))
     rest = [
-        torch.empty(cast("tuple[int, ...]", r.shape), dtype=TORCH_DTYPES[r.dtype], device=CPU)
+        torch.empty(cast("tuple[int, ...]", r.shape), dtype=TORCH_DTYPES[r.dtype], device=into.device)
         for r in module.outputs[1:]
     ]
     addresses = [t.data_ptr() for t in operands if t is not None]
-    module.run_at([*addresses, into.data_ptr(), *[t.data_ptr() for t in rest]])
+    run_at(module, [*addresses, into.data_ptr(), *[t.data_ptr() for t in rest]], by)
     return rest

@@ -19,7 +19,8 @@ from torch.nn import functional as F
 
 from renorm.core.errors import InvalidInput
 from renorm.torch.arrays import array_of
-from renorm.torch.batch import Settings, is_like, normalize_batch
+from renorm.torch.batch import is_like, normalize_batch
+from renorm.torch.batch_kernels import Settings
 from renorm.torch.eligibility import is_epsilon, is_ours_in_batches, is_ours_in_slices
 from renorm.torch.fx import is_inner_node, node_of
 from renorm.torch.process_groups import world
@@ -71,6 +72,7 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
         running = (self.running_mean, self.running_var) if tracked else (None, None)
         group = self._group() if uses_batch and self.training else None
         is_ours = is_ours_in_batches(x, self.weight, self.bias, *running)  # a tracer sees no comparison of extents
+        is_ours = is_ours and (group is None or x.is_cpu)  # what ranks exchange lies in memory of the host
         y = None
         if is_ours and not (group is None and self._is_odd(x, uses_batch, factor)):
             momentum, name = factor if running[0] is not None else 0.0, self.label or type(self).__name__
@@ -242,7 +244,7 @@ class _InstanceNorm(nn.modules.instancenorm._InstanceNorm):
         for running, batch in ((self.running_mean, mean), (self.running_var, var)):
             moved = (1 - share) * running + share * batch.mean(0)
             running.copy_(moved)
-            if running is self.running_var:
+            if running is self.running_var and running.is_cpu:
                 report_overflow(array_of(running), array_of(moved), self.label or type(self).__name__)
 
 

@@ -73,7 +73,7 @@ class Normalized(NamedTuple):
 
 def _normalize(x: Tensor, weight: Tensor | None, bias: Tensor | None, slices: Slices) -> Normalized:
     scale, shift = (None if p is None else p.reshape(-1) for p in (weight, bias))
-    y, settings = slices.order.empty(x.shape, x.dtype), (*slices.attributes, ("epsilon", slices.epsilon))
+    y, settings = slices.order.like(x), (*slices.attributes, ("epsilon", slices.epsilon))
     return Normalized(y, *run(GroupNormTraining, settings, (slices.flat(x), scale, shift), y))
 
 
@@ -98,7 +98,7 @@ class _Normalize(torch.autograd.Function):
         wanted: Sequence[bool] = ctx.needs_input_grad
         found = None
         if not torch.is_grad_enabled() and is_ours(dy):
-            scale, dx = None if weight is None else weight.reshape(-1), slices.order.empty(x.shape, x.dtype)
+            scale, dx = None if weight is None else weight.reshape(-1), slices.order.like(x)
             operands = slices.flat(dy), slices.flat(x), ctx.mean, ctx.invstd, scale
             with suppress(NotYet):
                 found = dx, *run(GroupNormGradient, slices.attributes, operands, dx)

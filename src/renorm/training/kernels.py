@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from renorm.core import system
 from renorm.core.lru import Latest
@@ -24,6 +24,18 @@ if TYPE_CHECKING:
 KEPT = 512  # modules; that which was not called for longest goes first
 
 _modules = Latest[Any, Module]("a kernel that is compiled", KEPT)
+
+
+class Gpu(NamedTuple):
+    """A GPU. index: its number among those of this process."""
+
+    arch: str
+    index: int
+
+
+Workers = int | ParallelRegion | Gpu | None
+"""Who runs a kernel: so many threads, those of a region, a GPU; None: as many threads as modules take by default."""
+
 _threads = ContextVar[int | ParallelRegion | None]("threads", default=None)
 
 
@@ -50,19 +62,24 @@ def early(key: Any) -> Module:
     raises NotYet. It is compiled here where that cannot be."""
     if (found := _modules.get(key)) is not None:
         return found
-    op, attributes, count, types = key
-    answer = b"" if registry.is_overridden(op) else BACKGROUND.answer((parts, (op, attributes, types)))
+    op, attributes, workers, types = key
+    gpu = workers if isinstance(workers, Gpu) else None
+    answer = b"" if registry.is_overridden(op) else BACKGROUND.answer((parts, (op, attributes, gpu or 1, types)))
     if answer is None:
         raise NotYet
     if not answer:
         return module(key)
     program, objects, weights, walker = pickle.loads(answer)
-    return _modules.made(key, lambda: Module(program, objects, weights, walker, count))
+    if not isinstance(workers, Gpu):
+        return _modules.made(key, lambda: Module(program, objects, weights, walker, workers))
+    from renorm.runtime.gpu.module import GpuModule  # who trains on the CPU is spared it
+
+    return _modules.made(key, lambda: GpuModule(program, objects, weights, walker).on(workers.index))
 
 
-def parts(op: type[OpDef], attributes: Any, types: Any) -> bytes:
+def parts(op: type[OpDef], attributes: Any, workers: Any, types: Any) -> bytes:
     """Return what `early` makes a module of."""
-    return pickle.dumps(compiled(op, attributes, 1, types).parts())
+    return pickle.dumps(compiled(op, attributes, workers, types).parts())
 
 
 @contextmanager
@@ -75,10 +92,8 @@ def threads(count: int | ParallelRegion | None) -> Generator[None]:
         _threads.reset(token)
 
 
-def compiled(
-    op: type[OpDef], attributes: Any, count: int | ParallelRegion | None, types: Any, target: str = "llvm"
-) -> CompiledModule:
-    """Return a new module for a key."""
+def compiled(op: type[OpDef], attributes: Any, workers: Workers, types: Any, target: str = "llvm") -> CompiledModule:
+    """Return a new module for a key. target: of the CPU that threads are of."""
     from renorm import targets
     from renorm.driver.compile import Options, specialize  # who only converts or merges is spared the compiler
 
@@ -90,6 +105,9 @@ def compiled(
     ]
     graph.apply(made, operands, outputs=[p.name for p in op.parsed.results])
     graph.outputs = list(graph.nodes[0].outputs)
+    keep = ()  # not RENORM_KEEP, which speaks of the user's networks
+    if isinstance(workers, Gpu):
+        there = targets.find(f"cuda -arch={workers.arch}")
+        return specialize(graph, {}, Options(there, level=3, keep=keep, verify=False, device=workers.index))
     system.require(host := targets.find(target))
-    # without RENORM_KEEP, which speaks of the user's networks
-    return specialize(graph, {}, Options(host, level=3, keep=(), verify=False, threads=count))
+    return specialize(graph, {}, Options(host, level=3, keep=keep, verify=False, threads=workers))

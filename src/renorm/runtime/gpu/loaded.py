@@ -8,6 +8,7 @@ External code is of the host: its operands and results lie in memory there that 
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -165,6 +166,8 @@ class Loaded:
         """callers: of Program.externals."""
         self.device, self.program = device, program
         self._held, self._parts = list[int](), list[_Launches | _Outside]()
+        # at the end of the program while Python and the driver are still whole, which __del__ would not wait for
+        self.close = weakref.finalize(self, _give_back, device, self._parts, self._held)
         self._last, self._mark = 0, None  # the stream of the last run, and where that ends: its arena is used till then
         self._bases: Bases = {}  # of the last run
         self.lock = Use(f"{program.name or 'a module'} on {device.name}")
@@ -262,12 +265,11 @@ class Loaded:
         """Return the seconds of runs on what lies on the device, from the first launch to the end of the last one."""
         return timer(self.device)(lambda: self.launch(self._bases, 0), repeats)
 
-    def close(self) -> None:
-        """Give back all memory of the device."""
-        for part in self._parts:
-            if isinstance(part, _Launches):
-                part.close()
-        while self._held:
-            self.device.free(self._held.pop())
 
-    __del__ = close
+def _give_back(device: Device, parts: Sequence[_Launches | _Outside], held: list[int]) -> None:
+    """Give back all memory of the device."""
+    for part in parts:
+        if isinstance(part, _Launches):
+            part.close()
+    while held:
+        device.free(held.pop())

@@ -110,6 +110,20 @@ class GpuModule(Module):
 
     __call__ = run
 
+    def run_at(self, addresses: list[int], stream: int = 0) -> None:
+        """As Module.run_at, on memory of this GPU, in the order of a stream: outputs are aligned to what a thread
+        accesses at once, inputs need not be. It returns when the run has begun."""
+        loaded, stream, count = self._loaded, stream or LEGACY, len(self.program.inputs)
+        with loaded.lock:
+            loaded.enter(stream)
+            bases = {("output", i): address for i, address in enumerate(addresses[count:])}
+            try:
+                for i, (spec, address) in enumerate(zip(self.program.inputs, addresses)):
+                    bases["input", i] = self._aligned(loaded, i, address, spec.nbytes, stream)
+                loaded.launch(bases, stream)
+            finally:
+                loaded.leave(stream)
+
     def _run_in_order(
         self, loaded: Loaded, args: Sequence[Any], named: Mapping[str, Any], out: Any, stream: int, is_awaited: bool
     ) -> list[Any]:
@@ -236,14 +250,18 @@ class GpuModule(Module):
     def _written(self, loaded: Loaded, i: int, x: Array | Borrowed, stream: int) -> int:
         """Return where the device has an input."""
         if isinstance(x, Borrowed):
-            if x.address % ALIGNED == 0 or not x.nbytes:
-                return x.address
-            at = loaded.staging("input", i)
-            loaded.device.copy(at, x.address, self.program.inputs[i].nbytes, stream)
-            return at
+            return self._aligned(loaded, i, x.address, x.nbytes, stream)
         at = loaded.staging("input", i)
         if x.nbytes:
             loaded.device.write(at, x, stream)
+        return at
+
+    def _aligned(self, loaded: Loaded, i: int, address: int, nbytes: int, stream: int) -> int:
+        """Return where an input of the GPU is that a launch may read: there, or where it is copied to."""
+        if address % ALIGNED == 0 or not nbytes:
+            return address
+        at = loaded.staging("input", i)
+        loaded.device.copy(at, address, nbytes, stream)
         return at
 
     def _copied_out(

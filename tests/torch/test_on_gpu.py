@@ -1,0 +1,196 @@
+"""Layers on tensors of a GPU, in whose place the CPU stands: their CUDA C, compiled by g++, runs on the memory of CPU
+tensors, forward and backward, and gives what torch gives in float64. With a GPU, on tensors that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from tests.gpu import host_device
+from tests.gpu.host_memory import GuardedMemory, Region
+from tests.torch.pairs import TOLERANCE, pair
+
+from renorm.core.errors import InvalidInput
+from renorm.runtime.gpu.module import GpuModule
+from renorm.torch import BatchNorm2d, batch, gpus
+from renorm.training.kernels import Gpu, NotYet
+
+Tensor = Any
+HOST = Gpu(host_device.ARCH, 7)
+
+
+class _Lent(Region):
+    """Memory of a tensor, of which nobody knows where it ends. It keeps its elements."""
+
+    @property
+    def is_whole(self) -> bool:
+        return True
+
+    def __post_init__(self) -> None:
+        """Nothing is poisoned."""
+
+    def contents(self) -> bytes:
+        return b""
+
+
+class _Memory(GuardedMemory):
+    """What is none of its own is a tensor's."""
+
+    def at(self, address: int) -> Region | None:
+        return super().at(address) or _Lent(address, 1 << 40, address, address, 0)
+
+
+@pytest.fixture(params=["in its place", pytest.param("GPU", marks=pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="no NVIDIA GPU"
+))])  # fmt: skip
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Generator[str]:
+    """Where tensors are to be."""
+    if request.param == "GPU":
+        yield "cuda"
+        return
+    host_device.register()
+    if not isinstance((device := host_device.host(HOST.index))._memory, _Memory):  # kernels are kept, and their memory
+        device._memory = _Memory()
+    monkeypatch.setattr("renorm.torch.kernels.gpu_of", lambda _: HOST)
+    monkeypatch.setattr("renorm.torch.kernels.stream_of", lambda _: 0)
+    yield "cpu"
+    device.wait(0)
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the modules that ran on a GPU."""
+    found, run_at = list[str](), GpuModule.run_at
+
+    def noted(self: GpuModule, addresses: list[int], stream: int = 0) -> None:
+        found.append(self.name)
+        run_at(self, addresses, stream)
+
+    monkeypatch.setattr(GpuModule, "run_at", noted)
+    return found
+
+
+def drawn(seed: int, shape: tuple[int, ...], dtype: Any, form: str) -> Tensor:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    if form == "channels last":
+        return x.to(memory_format=torch.channels_last)
+    if form == "beside":  # begins where no thread may begin to read 16 bytes
+        return torch.cat([x.new_zeros(1), x.flatten()])[1:].view(shape)
+    return x.transpose(-1, -2) if form == "strided" else x
+
+
+def step(layer: Any, x: Tensor, dy: Tensor) -> list[Tensor]:
+    """All that a layer makes of a step, on the CPU."""
+    x = x.detach().requires_grad_()
+    y = layer(x)
+    y.backward(dy)
+    found = [y, x.grad, *(p.grad for p in layer.parameters()), *layer.buffers()]
+    return [t.detach().cpu() for t in found]
+
+
+LAYERS = [
+    ("BatchNorm2d", (6,), {}),
+    ("BatchNorm2d", (6,), {"affine": False, "track_running_stats": False}),
+    ("BatchNorm2d", (6,), {"momentum": None}),
+    ("InstanceNorm2d", (6,), {"affine": True, "track_running_stats": True}),
+    ("GroupNorm", (2, 6), {}),
+    ("LayerNorm", ((5, 7),), {}),
+    ("RMSNorm", ((7,),), {"eps": 1e-6}),
+]
+FORMS = ["contiguous", "channels last", "beside", "strided"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("kind", "arguments", "settings"), LAYERS, ids=[f"{k}-{i}" for i, (k, *_) in enumerate(LAYERS)]
+)
+def test_layers(kind: str, arguments: Any, settings: Any, form: str, place: str, runs: list[str]) -> None:
+    shape = (3, 6, 7, 5) if form == "strided" else (3, 6, 5, 7)
+    theirs, ours = pair(kind, *arguments, **settings)
+    oracle, ours = theirs.double(), ours.to(place)
+    for seed in range(2):
+        x, dy = drawn(seed, shape, torch.float32, form), drawn(seed + 5, shape, torch.float32, form)
+        oracle.zero_grad()
+        ours.zero_grad()
+        found, expected = step(ours, x.to(place), dy.to(place)), step(oracle, x.double(), dy.double())
+        for a, b in zip(found, expected, strict=True):
+            bound = TOLERANCE[torch.float32] * max(1.0, b.abs().max().item())
+            torch.testing.assert_close(a.double(), b.double(), rtol=0.0, atol=bound)
+    assert len(runs) == 4  # two steps, forward and backward
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_dtypes(dtype: Any, place: str, runs: list[str]) -> None:
+    theirs, ours = pair("BatchNorm2d", 6)
+    wide = torch.float64 if dtype is torch.float64 else torch.float32
+    x, dy = (drawn(k, (3, 6, 5, 7), dtype, "") for k in range(2))
+    found, expected = (
+        step(ours.to(place, wide), x.to(place), dy.to(place)),
+        step(theirs.double(), x.double(), dy.double()),
+    )
+    for a, b in zip(found, expected, strict=True):
+        bound = TOLERANCE[dtype] * max(1.0, b.abs().max().item())
+        torch.testing.assert_close(a.double(), b.double(), rtol=0.0, atol=bound)
+    assert len(runs) == 2
+
+
+def test_frozen_with_relu_and_residual(place: str, runs: list[str]) -> None:
+    layer: Any = BatchNorm2d(6, relu=True).eval()
+    with torch.no_grad():
+        layer.running_var.uniform_(0.5, 2)
+        layer.running_mean.normal_()
+    exact = torch.nn.BatchNorm2d(6).eval()
+    exact.load_state_dict(layer.state_dict())
+    given = [drawn(k, (3, 6, 5, 7), torch.float32, "").to(place).requires_grad_() for k in range(2)]
+    wide = [t.detach().cpu().double().requires_grad_() for t in given]
+    dy = drawn(2, (3, 6, 5, 7), torch.float32, "")
+    y, expected = layer.to(place)(*given), (exact.double()(wide[0]) + wide[1]).relu()
+    y.backward(dy.to(place))
+    expected.backward(dy.double())
+    for a, b in zip([y, *(t.grad for t in given)], [expected, *(t.grad for t in wide)]):
+        torch.testing.assert_close(a.detach().cpu().double(), b.detach(), rtol=0.0, atol=1e-5)
+    assert len(runs) == 2
+
+
+def test_statistics_in_float16_are_converted(place: str) -> None:
+    layer: Any = BatchNorm2d(6).to(place, torch.float16)
+    x = drawn(0, (3, 6, 5, 7), torch.float16, "").to(place)
+    layer(x)
+    mean = x.double().mean((0, 2, 3))
+    torch.testing.assert_close(layer.running_mean.double(), mean * 0.1, rtol=0.0, atol=1e-3)
+
+
+def test_what_does_not_fit_is_refused_and_changes_nothing(place: str) -> None:
+    x = drawn(0, (3, 6, 5, 7), torch.float32, "").to(place)
+    mean, var = torch.zeros(6, device=place), torch.ones(6, device=place)
+    with pytest.raises(InvalidInput, match=r"weight has shape \[5\]"):
+        batch.normalize_batch(x, mean, var, torch.ones(5, device=place), None, batch.Settings(1e-5, True, 0.1))
+    assert not mean.any()
+
+
+def test_torch_computes_while_kernels_are_compiled(
+    place: str, runs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(key: Any) -> Any:
+        raise NotYet
+
+    monkeypatch.setattr("renorm.torch.kernels._is_background_on", True)
+    monkeypatch.setattr("renorm.training.kernels.early", asked)
+    theirs, ours = pair("GroupNorm", 3, 6)
+    x = drawn(0, (2, 6, 4, 4), torch.float32, "").to(place)
+    torch.testing.assert_close(ours.to(place)(x), theirs.to(place)(x))
+    assert not runs
+
+
+def test_tensors_of_several_places_go_to_torch() -> None:
+    """Which refuses them, or has them compute; and where renorm has no code for a GPU, as without its driver."""
+    meta = torch.empty(2, 6, device="meta")
+    assert gpus.gpu_of(meta) is None
+    assert not gpus.is_together(meta, meta)
+    gpus._gpu.cache_clear()
+    if not torch.cuda.is_available():
+        assert gpus._gpu(0) is None
