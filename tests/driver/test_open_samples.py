@@ -50,6 +50,7 @@ CLOSED: dict[str, dict[str, int]] = {}
 NUMBERS: dict[str, dict[str, int]] = {
     "attention": {"16 rows and columns of each are known": 21},  # tiles of a matrix unit are numbers of rows
     "gather_nd": {"the last axis of indices": 4},  # how many axes the result has
+    "merged_top_k": {"must be known": 11},  # how often runs are merged
     "squeeze": {"without axes, all extents must be known": 8},  # the same
     "winograd_conv": {"the window must be known": 18},  # how many products a tile has, and their matrices
     "winograd_conv_transpose": {

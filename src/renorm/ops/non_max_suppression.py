@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,17 +70,33 @@ class NonMaxSuppression(OpDef):
         iou_threshold: te.Tensor | None,
         score_threshold: te.Tensor | None,
     ) -> te.Tensor:
-        open_dims, (batch, classes, count) = OpenDims(), scores.shape
+        return self.kept(kept_boxes, [boxes, scores], most, iou_threshold, score_threshold)
+
+    def kept(
+        self,
+        loops: Callable[[bool, bool, bool], Any],
+        inputs: Sequence[te.Tensor],
+        most: np.ndarray[Any, Any],
+        iou_threshold: te.Tensor | None,
+        score_threshold: te.Tensor | None,
+    ) -> te.Tensor:
+        """Return the boxes that loops keep, which are given `inputs` (boxes, scores, and what they want), and
+        thresholds."""
+        open_dims, (batch, classes, count) = OpenDims(), inputs[1].shape
         (given,) = most.reshape(-1).tolist()
         extent = open_dims.extent(_extent(open_dims.dim(given), open_dims.dim(count)))
         thresholds = [t for t in (iou_threshold, score_threshold) if t is not None]
-        body = kept_boxes(bool(self.center_point_box), iou_threshold is not None, score_threshold is not None)
+        body = loops(bool(self.center_point_box), iou_threshold is not None, score_threshold is not None)
         rounds: Any = batch * classes
         return te.extern(
-            (batch, classes, extent), [boxes, scores, *thresholds], body, name="kept", dtype="int64", rounds=rounds
+            (batch, classes, extent), [*inputs, *thresholds], body, name="kept", dtype="int64", rounds=rounds
         )
 
     def reference(self, boxes: Any, scores: Any, most: Any, iou_threshold: Any, score_threshold: Any) -> Any:
+        return self.chosen(boxes, scores, np.argsort(-scores, kind="stable"), most, iou_threshold, score_threshold)
+
+    def chosen(self, boxes: Any, scores: Any, order: Any, most: Any, iou_threshold: Any, score_threshold: Any) -> Any:
+        """Return the boxes that are kept where they come in an order [B, C, N], by NumPy."""
         batch, classes, count = np.shape(scores)
         extent = min(max(int(np.reshape(most, ())), 0), count)
         limit = 0.0 if iou_threshold is None else float(np.reshape(iou_threshold, ()))
@@ -89,7 +106,7 @@ class NonMaxSuppression(OpDef):
             low, high = boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2
         for b, c in np.ndindex(batch, classes):
             chosen = list[int]()
-            for i in np.argsort(-scores[b, c], kind="stable"):
+            for i in order[b, c]:
                 least = -np.inf if score_threshold is None else np.reshape(score_threshold, ())
                 is_good = scores[b, c, i] >= least if score_threshold is None else scores[b, c, i] > least
                 if (

@@ -76,10 +76,7 @@ class TopK(OpDef):
         if axis < x.ndim - 1:  # elements that are compared are neighbours
             extents = (*x.shape[:axis], *x.shape[axis + 1 :], x.shape[axis])
             rows = te.compute(extents, lambda *i: x[(*i[:axis], i[-1], *i[axis:-1])], name="rows", tag=te.tag.INJECTIVE)
-        outer: Sequence[Any] = rows.shape[:-1]
-        found = te.extern(
-            (*outer, count), [rows], _rows(self.largest), name="order", dtype="int32", rounds=math.prod(outer)
-        )
+        found = self.found(rows, count)
 
         def place(i: Sequence[Expr]) -> Expr:
             return found[(*i[:axis], *i[axis + 1 :], i[axis])]
@@ -91,6 +88,12 @@ class TopK(OpDef):
         shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
         values = te.compute(shape, value, name="values", tag=te.tag.INJECTIVE)
         return [values, te.compute(shape, lambda *i: cast("int64", place(i)), name="indices", tag=te.tag.INJECTIVE)]
+
+    def found(self, rows: te.Tensor, count: Any) -> te.Tensor:
+        """Return where the first `count` elements are along the last axis, int32."""
+        outer: Sequence[Any] = rows.shape[:-1]
+        body, rounds = _rows(self.largest), math.prod(outer)
+        return te.extern((*outer, count), [rows], body, name="order", dtype="int32", rounds=rounds)
 
     def reference(self, x: Any, k: Any) -> Any:
         n, axis = np.shape(x)[self.axis], self.axis

@@ -9,7 +9,7 @@ process takes anyway.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from heapq import heapify, heappop, heapreplace
@@ -17,20 +17,25 @@ from itertools import product
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from renorm.core.dims import is_static, static
 from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.layout import Layout
-from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite
+from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite, node_of
 from renorm.ops.conv import Conv
 from renorm.ops.conv_transpose import ConvTranspose
 from renorm.ops.implicit_gemm import ImplicitGemm
+from renorm.ops.merged_top_k import MergedTopK
 from renorm.ops.schedules import dot_weights, gpu_stages
 from renorm.ops.shared.filtering import has_points, points
 from renorm.ops.shared.tiled import Tiled
 from renorm.ops.shared.turned_weight import TurnedWeight
 from renorm.ops.shared.winograd_weight import TransformedWeight
+from renorm.ops.suppression_in_order import SuppressionInOrder
+from renorm.ops.top_k import TopK
 from renorm.ops.winograd_conv import WinogradConv, WinogradConvTranspose
 from renorm.passes.affine import given
 from renorm.passes.context import Context
@@ -120,11 +125,34 @@ class ConvToProduct(Rewrite):
         return Plan(make)
 
 
+class TopKToMerges(Rewrite):
+    """top_k(x, k) -> merged_top_k(x, k): a thread for each element, not for each row"""
+
+    def pattern(self, x: Any, k: Any) -> Any:
+        return TopK.matching()(x, k)
+
+    def rewrite(self, m: Match) -> Sequence[Value]:
+        return MergedTopK(**m.root.op.values)(m.x, m.k)
+
+
+class SuppressionToOrder(Rewrite):
+    """non_max_suppression(boxes, scores, ..) -> suppression_in_order(boxes, scores, top_k(scores, n), ..): sorted by a
+    thread for each box, not for each class"""
+
+    def pattern(self) -> Any:
+        return node_of("non_max_suppression")
+
+    def rewrite(self, m: Match) -> Value:
+        boxes, scores, *rest = m.root.operands
+        _, order = TopK()(scores, np.array([scores.shape[2]]))
+        return SuppressionInOrder(**m.root.op.values)(boxes, scores, order, *rest)
+
+
 @dataclass(frozen=True)
 class ChooseAlgorithms:
     """conv(x, w, b) -> winograd_conv(x, w', b) where that is estimated to be faster; nothing for precision "exact", or
     where a matrix unit multiplies what memory holds in fewer digits. On a GPU conv(x, w, b) -> implicit_gemm(x, w', b)
-    instead, for any precision: the same sums, which are not rounded more
+    instead, for any precision: the same sums, which are not rounded more; and sorts by merges
 
     growth: bytes that transformed weights may add, as a share of the bytes of all constants. free: bytes that they may
     add to any network; Python with NumPy takes about twice as many.
@@ -139,7 +167,7 @@ class ChooseAlgorithms:
 
     def _rules(self, graph: Graph, context: Context) -> tuple[Rewrite, ...]:
         if context.target.machine_target.is_gpu:
-            return (ConvToProduct(),)
+            return ConvToProduct(), TopKToMerges(), SuppressionToOrder()
         # tiles are transformed in float32: a matrix unit is as fast without them
         if context.precision == "exact" or context.uses_matrix_unit:
             return ()

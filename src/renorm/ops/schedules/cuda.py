@@ -64,11 +64,11 @@ def launch(s: te.Schedule, outs: Sequence[te.Tensor]) -> None:
     for t, place in homes:
         if place is not None or s[t].threads:
             continue
-        guests = [u for u, host in homes if host is t]
         if structure.is_reduction(t):
-            guests = [s.cache_write(t, "local")]
+            bind_sum(s, t)
+            continue
         thread = bind(s, t)
-        for u in guests:
+        for u in (u for u, host in homes if host is t):
             accumulate(s, u, t, thread)
 
 
@@ -118,6 +118,12 @@ def bind(s: te.Schedule, t: te.Tensor, threads: int = THREADS) -> te.IterVar:
         return thread
     whole = s[t].fuse(*axes)
     return bind_loop(s, t, whole, min(threads, max(1, prod(a.extent for a in axes))))
+
+
+def bind_sum(s: te.Schedule, t: te.Tensor) -> None:
+    """A reduction by a thread for each result, in a register."""
+    result = s.cache_write(t, "local")
+    accumulate(s, result, t, bind(s, t))
 
 
 def bind_loop(s: te.Schedule, t: te.Tensor, whole: te.IterVar, threads: int) -> te.IterVar:

@@ -17,12 +17,14 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     given = [op for op in producers_first(t.op for t in outs) if isinstance(op, te.ExternOp)]
     read = [t for op in given for t in op.input_tensors]
     nesting.inline(s, outs, read)
-    for t in structure.stages(outs):
-        if not s[t].is_inline:
-            cuda.bind(s, t) if target.is_gpu else cpu_injective.nest(s, t, target)
+    kept = [t for t in structure.stages(outs) if not s[t].is_inline]
+    if target.is_gpu:
+        for t in (*kept, *(op.tensor for op in given)):
+            cuda.bind_sum(s, t) if structure.is_reduction(t) else cuda.bind(s, t)
+        return
+    for t in kept:
+        cpu_injective.nest(s, t, target)
     for op in given:
         (rounds,) = op.axis
-        if target.is_gpu:
-            cuda.bind(s, op.tensor)
-        elif sum(prod(t.shape) for t in op.input_tensors) >= nesting.PARALLEL_FROM:
+        if sum(prod(t.shape) for t in op.input_tensors) >= nesting.PARALLEL_FROM:
             s[op].parallel(rounds)

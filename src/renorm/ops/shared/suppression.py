@@ -20,48 +20,96 @@ def kept_boxes(is_center: bool, has_limit: bool, has_score: bool) -> Body:
 
     def body(loops: Loops, inputs: Sequence[Array], output: Array) -> None:
         boxes, scores, *thresholds = inputs
-        given = [t[(0,) * len(t.shape)] for t in thresholds]
-        limit: Expr = given[0] if has_limit else const(0, "float32")
-        (count, most), classes = (scores.shape[2], output.shape[2]), scores.shape[1]
-        batch, number = loops.round // classes, loops.round % classes
-        entries, spare = (Entries.of(loops, count, "float32", name) for name in ("best", "spare"))
-        found, chosen = loops.allocate((1,), "int32", "found"), loops.allocate((1,), "int32", "chosen")
+        c = _Class(loops, boxes, scores, thresholds, output, (is_center, has_limit, has_score), _LANES)
+        entries, spare = (Entries.of(loops, c.count, "float32", name) for name in ("best", "spare"))
+        found = loops.allocate((1,), "int32", "found")
         found[0] = 0
-        chosen[0] = 0
-        with loops.for_range(0, count) as i:
-            score = loops.let(scores[batch, number, i], "score")
-            with loops.if_scope(score > given[-1] if has_score else Not(call("isnan", score))):
+        with loops.for_range(0, c.count) as i:
+            score = loops.let(scores[(*c.row, i)], "score")
+            with loops.if_scope(c.is_candidate(score)):
                 at = loops.let(found[0], "at")
-                with loops.if_scope(at >= 0, at < count):
+                with loops.if_scope(at >= 0, at < c.count):
                     entries.put(at, i, score)
                 found[0] = at + 1
         end = loops.let(found[0], "end")
         sort(loops, entries, spare, loops.let(const(0), "begin"), end, order("float32", largest=True))
-        held = [loops.allocate((most + _LANES,), "float32", name) for name in ("y1", "x1", "y2", "x2", "area")]
-        hits = loops.allocate((_LANES,), "int32", "hits")
-        with loops.if_scope(end <= count), loops.for_range(0, end, "candidate") as candidate:
-            kept = loops.let(chosen[0], "kept")
-            with loops.if_scope(kept >= 0, kept < most):
-                place = te.max(te.min(entries.places[candidate], count - 1), 0)
-                box = _corners(loops, [boxes[batch, place, axis] for axis in range(4)], is_center)
-                _hold_against(loops, box, held, kept, limit, hits)
-                total = hits[0]
-                for lane in range(1, _LANES):
-                    total = total + hits[lane]
-                with loops.if_scope(total < 1):
-                    with loops.if_scope((kept % _LANES).equal(0)):  # the next lanes: boxes without area
-                        for a in held:
-                            with loops.for_range(0, _LANES, "lane", "vectorized") as lane:
-                                a[kept + lane] = const(0, "float32")
-                    for a, value in zip(held, box, strict=True):
-                        a[kept] = value
-                    output[batch, number, kept] = place
-                    chosen[0] = kept + 1
-        kept = loops.let(chosen[0], "kept")
-        with loops.if_scope(kept >= 0), loops.for_range(kept, most) as k:
-            output[batch, number, k] = -1
+        with loops.if_scope(end <= c.count), loops.for_range(0, end, "candidate") as candidate:
+            c.take(entries.places[candidate])
+        c.end()
 
     return body
+
+
+def kept_in_order(is_center: bool, has_limit: bool, has_score: bool) -> Body:
+    """The loops of one class whose boxes come in a given order, for many classes side by side: without vectors."""
+
+    def body(loops: Loops, inputs: Sequence[Array], output: Array) -> None:
+        boxes, scores, places, *thresholds = inputs
+        c = _Class(loops, boxes, scores, thresholds, output, (is_center, has_limit, has_score), 1)
+        with loops.for_range(0, c.count, "candidate") as candidate:
+            place = loops.let(te.max(te.min(places[(*c.row, candidate)], c.count - 1), 0), "place")
+            with loops.if_scope(c.is_candidate(loops.let(scores[(*c.row, place)], "score"))):
+                c.take(place)
+        c.end()
+
+    return body
+
+
+class _Class:
+    """Boxes of a class that are kept so far. lanes: how many of them one is held against side by side."""
+
+    def __init__(
+        self,
+        loops: Loops,
+        boxes: Array,
+        scores: Array,
+        thresholds: Sequence[Array],
+        output: Array,
+        form: tuple[bool, bool, bool],
+        lanes: int,
+    ):
+        self._is_center, has_limit, self._has_score = form
+        self._given = [t[(0,) * len(t.shape)] for t in thresholds]
+        self._limit: Expr = self._given[0] if has_limit else const(0, "float32")
+        self._loops, self._boxes, self._output, self._lanes = loops, boxes, output, lanes
+        classes, self.count, self._most = scores.shape[1], scores.shape[2], output.shape[2]
+        self.row = loops.round // classes, loops.round % classes
+        self._chosen = loops.allocate((1,), "int32", "chosen")
+        self._chosen[0] = 0
+        names = ("y1", "x1", "y2", "x2", "area")
+        self._held = [loops.allocate((self._most + lanes,), "float32", name) for name in names]
+        self._hits = loops.allocate((lanes,), "int32", "hits")
+
+    def is_candidate(self, score: Expr) -> Expr:
+        """Return whether a box may be kept."""
+        return score > self._given[-1] if self._has_score else Not(call("isnan", score))
+
+    def take(self, given: Expr) -> None:
+        """Keep a box that none of those before overlaps too much."""
+        loops, held, hits, lanes = self._loops, self._held, self._hits, self._lanes
+        kept = loops.let(self._chosen[0], "kept")
+        with loops.if_scope(kept >= 0, kept < self._most):
+            place = te.max(te.min(given, self.count - 1), 0)
+            box = _corners(loops, [self._boxes[self.row[0], place, axis] for axis in range(4)], self._is_center)
+            _hold_against(loops, box, held, kept, self._limit, hits)
+            total = hits[0]
+            for lane in range(1, lanes):
+                total = total + hits[lane]
+            with loops.if_scope(total < 1):
+                with loops.if_scope((kept % lanes).equal(0)):  # the next lanes: boxes without area
+                    for a in held:
+                        with loops.for_range(0, lanes, "lane", "vectorized") as lane:
+                            a[kept + lane] = const(0, "float32")
+                for a, value in zip(held, box, strict=True):
+                    a[kept] = value
+                self._output[(*self.row, kept)] = place
+                self._chosen[0] = kept + 1
+
+    def end(self) -> None:
+        """Say of the places behind the last box that there is none."""
+        kept = self._loops.let(self._chosen[0], "kept")
+        with self._loops.if_scope(kept >= 0), self._loops.for_range(kept, self._most) as k:
+            self._output[(*self.row, k)] = -1
 
 
 def _corners(loops: Loops, given: Sequence[Expr], is_center: bool) -> list[Expr]:
@@ -81,12 +129,13 @@ def _hold_against(
 ) -> None:
     """Count in `hits`, by lanes, the boxes held so far that a box overlaps by more than the limit."""
     y1, x1, y2, x2, area = box
-    with loops.for_range(0, _LANES, "lane", "vectorized") as lane:
+    (lanes,) = hits.shape
+    with loops.for_range(0, lanes, "lane", "vectorized") as lane:
         hits[lane] = 0
-    with loops.for_range(0, (count + (_LANES - 1)) // _LANES, "part") as part:
-        first = loops.let(part * _LANES, "first")
-        is_inside = loops.if_scope(first >= 0, first < held[0].shape[0] - (_LANES - 1))
-        with is_inside, loops.for_range(0, _LANES, "lane", "vectorized") as lane:
+    with loops.for_range(0, (count + (lanes - 1)) // lanes, "part") as part:
+        first = loops.let(part * lanes, "first")
+        is_inside = loops.if_scope(first >= 0, first < held[0].shape[0] - (lanes - 1))
+        with is_inside, loops.for_range(0, lanes, "lane", "vectorized") as lane:
             other = [a[first + lane] for a in held]
             height = te.min(y2, other[2]) - te.max(y1, other[0])
             width = te.min(x2, other[3]) - te.max(x1, other[1])
