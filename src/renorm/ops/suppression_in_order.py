@@ -25,9 +25,10 @@ class SuppressionInOrder(NonMaxSuppression):
     onnx = {}
     scheduled_as = "given_loops"
 
-    def infer(self, *operands: Operand | None) -> tuple[Any, ...]:
-        boxes, scores, _, *rest = operands
-        return super().infer(boxes, scores, *rest)
+    def infer(
+        self, boxes: Operand, scores: Operand, order: Operand, most: Operand, *thresholds: Operand | None
+    ) -> tuple[Any, ...]:
+        return super().infer(boxes, scores, most, *thresholds)
 
     def compute(
         self,
