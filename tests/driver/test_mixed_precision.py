@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.driver.test_layouts import TARGETS, Network, extents
+from tests.exhaustive import one_of
 from tests.ops.one_node import LAYERS, OneNode
 from tests.ops.test_every_op import OPS
 
@@ -83,7 +84,7 @@ class Surrounded(OneNode):
 
 
 @pytest.mark.parametrize("level", [3, pytest.param(0, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+@pytest.mark.parametrize("op", one_of(2, OPS), ids=lambda op: op.name)
 def test_every_op_reads_and_writes_what_is_held_in_bfloat16(
     op: type[OpDef], level: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,7 +57,7 @@ def reached(e: Expr, bounds: dict[Var, tuple[int, int]], known: list[Expr]) -> t
     return (min(found), max(found)) if found else None
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(sums(terms), facts, ranges, few, few)
 def test_no_value_is_outside(e: Expr, known: list[Expr], of_f: Any, of_i: Any, of_k: Any) -> None:
     bounds = {f: of_f, i: of_i, k: of_k}

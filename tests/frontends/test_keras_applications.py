@@ -16,6 +16,8 @@ pytestmark = [*WARNINGS, pytest.mark.slow]
 
 from benchmarks.keras_networks import built, images, of_training  # which imports Keras: after the above has skipped
 
+ALL = pytest.mark.exhaustive
+
 
 @pytest.mark.parametrize(
     ("name", "size", "norms"),
@@ -23,8 +25,10 @@ from benchmarks.keras_networks import built, images, of_training  # which import
         ("MobileNetV2", 96, {"batch_norm folded": 52}),
         ("MobileNetV3Small", 64, {"batch_norm folded": 34}),
         ("EfficientNetB0", 64, {"batch_norm folded": 50}),
-        ("DenseNet121", 64, {"batch_norm folded": 59, "batch_norm fused": 62}),
-        ("NASNetMobile", 96, {"batch_norm folded": 192}),
+        pytest.param(
+            "DenseNet121", 64, {"batch_norm folded": 59, "batch_norm fused": 62}, marks=pytest.mark.exhaustive
+        ),
+        pytest.param("NASNetMobile", 96, {"batch_norm folded": 192}, marks=ALL),
         ("ConvNeXtTiny", 64, {"batch_norm folded": 1, "layer_norm kept": 23}),
     ],
 )
