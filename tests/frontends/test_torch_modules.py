@@ -24,7 +24,7 @@ with warnings.catch_warnings(), patch.object(torch.backends, "disable_global_fla
 NOT_READ = reasons(Path(__file__).parent / "torch_modules.txt")
 BROKEN = ("nn.FractionalMaxPool2d", "nn.FractionalMaxPool3d")  # samples that PyTorch 2.13 itself refuses
 MODULES = {info.name.removeprefix("nn."): info for info in module_db if info.name not in BROKEN}
-FEW = 4  # samples of a module that the gate reads; each is exported and compiled
+FEW, MANY = 4, 40  # samples that the gate exports and compiles, of a module and of one of which some are not read
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
 
@@ -56,7 +56,7 @@ def test_every_line_is_of_a_module_and_has_a_reason() -> None:
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_module(name: str) -> None:
     if name in NOT_READ:
-        said = refusals(name)
+        said = refusals(name, MANY)
         assert said, "it is read now: take its line out"
         assert [s for s in said if "differ" in s] == []
     else:
@@ -64,9 +64,11 @@ def test_module(name: str) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", sorted(set(MODULES) - set(NOT_READ)))
+@pytest.mark.parametrize("name", sorted(MODULES))
 def test_each_sample_of_a_module(name: str) -> None:
-    assert refusals(name) == []
+    said = refusals(name)
+    assert [s for s in said if "differ" in s] == []
+    assert not said or name in NOT_READ
 
 
 @pytest.mark.slow
