@@ -14,7 +14,7 @@ from tests.gpu import host_device
 from tests.gpu.host_memory import GuardedMemory, Region
 from tests.torch.pairs import TOLERANCE, pair
 
-from renorm.core.errors import InvalidInput
+from renorm.core.errors import InvalidInput, OutOfMemory
 from renorm.runtime.gpu.module import GpuModule
 from renorm.torch import BatchNorm2d, batch, gpus
 from renorm.training.kernels import Gpu, NotYet
@@ -170,6 +170,25 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(place: str) -> None:
     with pytest.raises(InvalidInput, match=r"weight has shape \[5\]"):
         batch.normalize_batch(x, mean, var, torch.ones(5, device=place), None, batch.Settings(1e-5, True, 0.1))
     assert not mean.any()
+
+
+def test_memory_that_torch_keeps_and_nobody_uses_is_given_back_first(
+    place: str, runs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emptied, run_at = list[int](), GpuModule.run_at
+
+    def short(self: GpuModule, addresses: list[int], stream: int = 0) -> None:
+        if not emptied:
+            raise OutOfMemory("the GPU has no memory for 4096 bytes")
+        run_at(self, addresses, stream)
+
+    monkeypatch.setattr(GpuModule, "run_at", short)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(len(runs)))
+    theirs, ours = pair("GroupNorm", 3, 6)
+    x = drawn(0, (2, 6, 4, 4), torch.float32, "").to(place)
+    torch.testing.assert_close(ours.to(place)(x), theirs.to(place)(x))
+    assert emptied == [0]
+    assert len(runs) == 1
 
 
 def test_torch_computes_while_kernels_are_compiled(

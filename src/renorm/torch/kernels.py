@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch._C._autograd import _top_saved_tensors_default_hooks
 
+from renorm.core.errors import OutOfMemory
 from renorm.graph.op import OpDef
 from renorm.runtime import openmp
 from renorm.runtime.module import Module
@@ -74,11 +75,17 @@ def compiled(key: Any, is_torchs: bool = True) -> Module:
 
 
 def run_at(module: Module, addresses: list[int], by: int | ParallelRegion | Gpu) -> None:
-    """Run a module at addresses: on a GPU in the order of the caller's stream."""
-    if isinstance(by, Gpu):
-        cast("GpuModule", module).run_at(addresses, stream_of(by))
-    else:
+    """Run a module at addresses: on a GPU in the order of the caller's stream, and where that has no memory for it once
+    more without what PyTorch keeps of memory that nobody uses."""
+    if not isinstance(by, Gpu):
         module.run_at(addresses)
+        return
+    on_gpu = cast("GpuModule", module)
+    try:
+        on_gpu.run_at(addresses, stream_of(by))
+    except OutOfMemory:
+        torch.cuda.empty_cache()
+        on_gpu.run_at(addresses, stream_of(by))
 
 
 def run(
