@@ -3,7 +3,11 @@ tensors, forward and backward, and gives what torch gives in float64. With a GPU
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +16,9 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from tests.gpu import host_device
 from tests.gpu.host_memory import GuardedMemory, Region
+from tests.torch.gpu_ranks_program import LAYERS as SYNCHRONIZED
+from tests.torch.gpu_ranks_program import PARTS
+from tests.torch.gpu_ranks_program import step as steps
 from tests.torch.pairs import TOLERANCE, pair
 
 from renorm.core.errors import InvalidInput, OutOfMemory
@@ -20,6 +27,7 @@ from renorm.torch import BatchNorm2d, batch, gpus
 from renorm.training.kernels import Gpu, NotYet
 
 Tensor = Any
+ROOT = Path(__file__).parents[2]
 HOST = Gpu(host_device.ARCH, 7)
 
 
@@ -37,7 +45,7 @@ class _Lent(Region):
         return b""
 
 
-class _Memory(GuardedMemory):
+class Memory(GuardedMemory):
     """What is none of its own is a tensor's."""
 
     def at(self, address: int) -> Region | None:
@@ -53,8 +61,8 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ge
         yield "cuda"
         return
     host_device.register()
-    if not isinstance((device := host_device.host(HOST.index))._memory, _Memory):  # kernels are kept, and their memory
-        device._memory = _Memory()
+    if not isinstance((device := host_device.host(HOST.index))._memory, Memory):  # kernels are kept, and their memory
+        device._memory = Memory()
     monkeypatch.setattr("renorm.torch.kernels.gpu_of", lambda _: HOST)
     monkeypatch.setattr("renorm.torch.kernels.stream_of", lambda _: 0)
     yield "cpu"
@@ -213,3 +221,31 @@ def test_tensors_of_several_places_go_to_torch() -> None:
     gpus._gpu.cache_clear()
     if not torch.cuda.is_available():
         assert gpus._gpu(0) is None
+
+
+def test_batches_of_two_gpus_are_one(tmp_path: Path) -> None:
+    """Of 2 and of 3 samples, in processes that exchange over gloo: as one layer on all of them, in float64."""
+    call = [sys.executable, "-m", "tests.torch.gpu_ranks_program", str(tmp_path)]
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen([*call, str(rank)], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+        for rank in range(len(PARTS))
+    ]
+    said = [p.communicate(timeout=300)[1] for p in processes]
+    assert [p.returncode for p in processes] == [0] * len(PARTS), "\n".join(said)
+    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(len(PARTS))]
+    for i, settings in enumerate(SYNCHRONIZED):
+        whole = BatchNorm2d(6, **settings).double()
+        expected = steps(whole, slice(0, 5), torch.contiguous_format, i == 2)
+        grads = [p.grad for p in whole.parameters()]
+        for made, _, buffers in (rank[i] for rank in ranks):
+            for a, b in zip(buffers, whole.buffers(), strict=True):
+                torch.testing.assert_close(a.double(), b.double(), rtol=0.0, atol=1e-6)
+            assert len(made) == len(expected)
+        for k, b in enumerate(expected):
+            together = torch.cat([rank[i][0][k] for rank in ranks])
+            torch.testing.assert_close(together.double(), b, rtol=0.0, atol=1e-5)
+        for k, b in enumerate(grads):
+            added = torch.stack([rank[i][1][k] for rank in ranks]).sum(0)
+            torch.testing.assert_close(added.double(), b, rtol=0.0, atol=1e-5)

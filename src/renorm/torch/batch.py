@@ -17,11 +17,12 @@ from renorm import training
 from renorm.torch.arrays import Order, array_or_none, copied
 from renorm.torch.batch_kernels import Kernels, Key, Operands, Settings, store
 from renorm.torch.batch_on_gpu import KernelsOnGpu
+from renorm.torch.batch_over_gpus import OverGpus
 from renorm.torch.double_backward import of_batch_norm
 from renorm.torch.eligibility import is_ours
 from renorm.torch.kernels import team, workers
 from renorm.training import kernels
-from renorm.training.communicators import guarded
+from renorm.training.communicators import Communicator, guarded
 from renorm.training.kernels import Gpu
 
 
@@ -59,7 +60,7 @@ class _BatchNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *operands: Any) -> Tensor:
         x, weight, bias, _, *running, settings = operands
-        passes = _over_ranks if settings.comm is not None else _kernels(operands)
+        passes = _kernels(operands) if settings.comm is None else _over(settings.comm)
         y, saved = passes.forward(operands)
         if settings.counted is not None:
             settings.counted.add_(1)
@@ -144,3 +145,9 @@ class _OverRanks:
 
 
 _over_ranks = _OverRanks()
+_over_gpus = OverGpus()
+
+
+def _over(group: Any) -> _OverRanks | OverGpus:
+    """Return the passes over ranks of a communicator, on the host, or over GPUs of a group of torch.distributed."""
+    return _over_ranks if isinstance(group, Communicator) else _over_gpus

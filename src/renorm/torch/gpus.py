@@ -17,6 +17,11 @@ def gpu_of(x: Tensor) -> Gpu | None:
     return _gpu(x.get_device()) if x.is_cuda else None
 
 
+def is_on_host(x: Tensor) -> bool:
+    """Return whether a tensor lies in memory of the CPU. What is none is refused there."""
+    return not isinstance(x, Tensor) or x.is_cpu
+
+
 def stream_of(gpu: Gpu) -> int:
     """Return the handle of the stream that operations of PyTorch go to now."""
     return torch._C._cuda_getCurrentRawStream(gpu.index)

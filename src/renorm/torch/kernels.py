@@ -89,12 +89,16 @@ def run_at(module: Module, addresses: list[int], by: int | ParallelRegion | Gpu)
 
 
 def run(
-    op: type[OpDef], attributes: tuple[tuple[str, Any], ...], operands: Sequence[Tensor | None], into: Tensor
+    op: type[OpDef],
+    attributes: tuple[tuple[str, Any], ...],
+    operands: Sequence[Tensor | None],
+    into: Tensor,
+    is_torchs: bool = True,
 ) -> list[Tensor]:
     """Run `op` on contiguous tensors (None: left out). into: has the memory of its first result, in whatever shape.
-    Return the others, which are small. Raises NotYet as `compiled`."""
+    Return the others. is_torchs: torch has a function in its place. Raises NotYet as `compiled`."""
     types, by = tuple([None if t is None else (tuple(t.shape), DTYPES[t.dtype]) for t in operands]), workers(into)
-    module = compiled((op, attributes, by, types))
+    module = compiled((op, attributes, by, types), is_torchs)
     rest = [
         torch.empty(cast("tuple[int, ...]", r.shape), dtype=TORCH_DTYPES[r.dtype], device=into.device)
         for r in module.outputs[1:]

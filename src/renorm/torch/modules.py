@@ -23,6 +23,7 @@ from renorm.torch.batch import is_like, normalize_batch
 from renorm.torch.batch_kernels import Settings
 from renorm.torch.eligibility import is_epsilon, is_ours_in_batches, is_ours_in_slices
 from renorm.torch.fx import is_inner_node, node_of
+from renorm.torch.gpus import is_on_host
 from renorm.torch.process_groups import world
 from renorm.torch.slices import Slices, normalized
 from renorm.training.communicators import Communicator, guarded
@@ -70,11 +71,11 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
         # where they are not tracked, running statistics of training are neither read nor written
         tracked = not self.training or self.track_running_stats
         running = (self.running_mean, self.running_var) if tracked else (None, None)
-        group = self._group() if uses_batch and self.training else None
+        group = self._group(x) if uses_batch and self.training else None
         is_ours = is_ours_in_batches(x, self.weight, self.bias, *running)  # a tracer sees no comparison of extents
-        is_ours = is_ours and (group is None or x.is_cpu)  # what ranks exchange lies in memory of the host
         y = None
-        if is_ours and not (group is None and self._is_odd(x, uses_batch, factor)):
+        reached = not isinstance(group, Communicator) or is_on_host(x)  # a communicator's statistics lie on the host
+        if is_ours and reached and not (group is None and self._is_odd(x, uses_batch, factor)):
             momentum, name = factor if running[0] is not None else 0.0, self.label or type(self).__name__
             fits = residual is None or is_like(residual, x)  # what does not, as another shape or dtype, torch adds
             settings = Settings(
@@ -102,8 +103,9 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
             return self.momentum
         return 0.0 if counted is None else 1.0 / float(counted + 1)  # torch adds: a tracer sees what it depends on
 
-    def _group(self) -> Any:
-        """Return the ranks whose batches are one; None: this one alone."""
+    def _group(self, x: Tensor) -> Any:
+        """Return the ranks whose batches are one, a communicator, or for tensors of GPUs a group of torch.distributed;
+        None: this one alone."""
         return None
 
     def _by_torch(
@@ -158,14 +160,15 @@ class SyncBatchNorm(_BatchNorm):
     _unseen: Any = torch.compiler.disable(_BatchNorm.forward)  # what ranks exchange is no operation of torch
 
     def _check_input_dim(self, input: Tensor) -> None:
-        group = self._group() if self.training else None
+        group = self._group(input) if self.training else None
+        group = group if isinstance(group, Communicator) else None
         with guarded(group, "SyncBatchNorm forward"):  # no more: torch's checkpoint leaves what follows by an exception
             if input.dim() < 2:
                 raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
             parameters = self.weight, self.bias, self.running_mean, self.running_var
             if input.shape[1] != self.num_features and any(p is not None for p in parameters):
                 raise ValueError(f"expected {self.num_features} channels on axis 1, got x {list(input.shape)}")
-            if group is not None and input.device.type == "cpu" and not is_ours_in_batches(input, *parameters):
+            if group is not None and is_on_host(input) and not is_ours_in_batches(input, *parameters):
                 shown = ", ".join("None" if p is None else str(p.dtype)[6:] for p in parameters)
                 raise InvalidInput(
                     f"SyncBatchNorm over {group.size} ranks: x is {str(input.dtype)[6:]}{list(input.shape)}",
@@ -175,7 +178,10 @@ class SyncBatchNorm(_BatchNorm):
                     ],
                 )
 
-    def _group(self) -> Any:
+    def _group(self, x: Tensor) -> Any:
+        if not (is_on_host(x) or isinstance(self.process_group, Communicator)):
+            own = self.process_group or (dist.group.WORLD if dist.is_available() and dist.is_initialized() else None)
+            return own if own is not None and dist.get_world_size(own) > 1 else None
         comm = world(self.process_group)
         return comm.named(self.label) if comm is not None and self.label else comm
 
@@ -186,13 +192,13 @@ class SyncBatchNorm(_BatchNorm):
             return super()._by_torch(x, mean, var, uses_batch, factor, group)
         from torch.nn.modules._functions import SyncBatchNorm as function
 
-        own = self.process_group or dist.group.WORLD
-        if isinstance(own, Communicator):
+        if isinstance(group, Communicator):
             raise InvalidInput(
-                f"SyncBatchNorm: x is on {x.device}, process_group {type(own).__name__}",
+                f"SyncBatchNorm: x is on {x.device}, process_group {type(group).__name__}",
                 ["torch computes it there, over groups of torch.distributed"],
             )
-        return function.apply(x, self.weight, self.bias, mean, var, self.eps, factor, own, group.size)
+        size = dist.get_world_size(group)
+        return function.apply(x, self.weight, self.bias, mean, var, self.eps, factor, group, size)
 
     @classmethod
     def convert_sync_batchnorm(cls, module: nn.Module, process_group: Any = None) -> nn.Module:
