@@ -131,6 +131,9 @@ class TopKToMerges(Rewrite):
     def pattern(self, x: Any, k: Any) -> Any:
         return TopK.matching()(x, k)
 
+    def plan(self, m: Match) -> Plan | None:
+        return Plan(self.rewrite) if is_static(m.x.shape) and m.k.is_constant else None
+
     def rewrite(self, m: Match) -> Sequence[Value]:
         return MergedTopK(**m.root.op.values)(m.x, m.k)
 
@@ -141,6 +144,10 @@ class SuppressionToOrder(Rewrite):
 
     def pattern(self) -> Any:
         return node_of("non_max_suppression")
+
+    def plan(self, m: Match) -> Plan | None:
+        _, scores, *_ = m.root.operands
+        return Plan(self.rewrite) if is_static(scores.shape) else None
 
     def rewrite(self, m: Match) -> Value:
         boxes, scores, *rest = m.root.operands
