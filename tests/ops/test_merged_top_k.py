@@ -1,4 +1,4 @@
-"""What a GPU sorts by merges is what a CPU sorts row by row: draws of shapes, equal elements, NaN, infinities."""
+"""Merges on a GPU give the order that NumPy gives: drawn shapes, with equal elements, NaN and infinities."""
 
 from __future__ import annotations
 

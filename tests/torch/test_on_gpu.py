@@ -46,17 +46,18 @@ class _Lent(Region):
 
 
 class Memory(GuardedMemory):
-    """What is none of its own is a tensor's."""
+    """Memory of the device, and of tensors: whatever it did not allocate."""
 
     def at(self, address: int) -> Region | None:
         return super().at(address) or _Lent(address, 1 << 40, address, address, 0)
 
 
-@pytest.fixture(params=["in its place", pytest.param("GPU", marks=pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="no NVIDIA GPU"
-))])  # fmt: skip
+ON_GPU = pytest.param("GPU", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU"))
+
+
+@pytest.fixture(params=["in its place", ON_GPU])
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Generator[str]:
-    """Where tensors are to be."""
+    """Return the device of PyTorch that tensors are moved to."""
     if request.param == "GPU":
         yield "cuda"
         return
@@ -214,7 +215,7 @@ def test_torch_computes_while_kernels_are_compiled(
 
 
 def test_tensors_of_several_places_go_to_torch() -> None:
-    """Which refuses them, or has them compute; and where renorm has no code for a GPU, as without its driver."""
+    """Nor does renorm take those of a GPU without its driver."""
     meta = torch.empty(2, 6, device="meta")
     assert gpus.gpu_of(meta) is None
     assert not gpus.is_together(meta, meta)

@@ -15,6 +15,7 @@ from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64, i8, i64
 from renorm.ops.shared.sorting import Before, key_dtype, order
 from renorm.ops.top_k import TopK
+from renorm.topi.transform import unravel
 
 if TYPE_CHECKING:  # loads the loop IR, which a network out of the cache does without
     from renorm.te.given_loops import Array, Body, Loops
@@ -108,10 +109,7 @@ def _merged(width: int, before: Before) -> Body:
         *outer, n = rows.shape
         runs, length = source.shape[-2:]
         *_, pairs, kept = output.shape
-        row, number = list[Any](), loops.round // (pairs * kept)
-        for axis in range(len(outer)):
-            after = math.prod(outer[axis + 1 :])
-            row.append(number // after if axis == 0 else number // after % outer[axis])
+        row = unravel(loops.round // (pairs * kept), outer)
         pair, p = loops.let(loops.round // kept % pairs, "pair"), loops.let(loops.round % kept, "p")
         firsts = pair * 2, te.min(pair * 2 + 1, runs - 1)
         counts = [loops.let(te.max(te.min(n - (pair * 2 + i) * width, length), 0), "count") for i in range(2)]

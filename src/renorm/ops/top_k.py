@@ -19,6 +19,7 @@ from renorm.graph.attributes import Bool, Int
 from renorm.graph.op import OnnxNode, OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64, i8, i32, i64, u8
 from renorm.ops.shared.sorting import Entries, key_dtype, merge, order, sort
+from renorm.topi.transform import unravel
 
 if TYPE_CHECKING:  # loads the loop IR, which a network out of the cache does without
     from renorm.te.given_loops import Array, Body, Loops
@@ -141,10 +142,7 @@ def _rows(largest: bool) -> Body:
     def body(loops: Loops, inputs: Sequence[Array], output: Array) -> None:
         (x,) = inputs
         *outer, n = x.shape
-        k, row = output.shape[-1], list[Any]()
-        for axis in range(len(outer)):
-            after = math.prod(outer[axis + 1 :])
-            row.append(loops.round // after if axis == 0 else loops.round // after % outer[axis])
+        k, row = output.shape[-1], unravel(loops.round, outer)
         before, dtype, part = order(x.dtype, largest), key_dtype(x.dtype), k + AT_ONCE
         best, spare = (Entries.of(loops, part * 2 + k, x.dtype, name) for name in ("best", "spare"))
         counts = loops.allocate((2,), "int32", "counts")  # entries in order, and all

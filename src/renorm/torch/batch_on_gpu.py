@@ -11,6 +11,16 @@ from renorm.core.errors import InvalidInput
 from renorm.torch.batch_kernels import Kernels
 
 
+def per_channel(name: str, given: Tensor | None, channels: int, dtype: torch.dtype) -> Tensor | None:
+    """Return a parameter [C] as kernels read it. Raises InvalidInput for other shapes."""
+    if given is None:
+        return None
+    if given.shape != (channels,):
+        expected = f"expected [{channels}]: one number for each channel of x"
+        raise InvalidInput(f"{name} has shape {list(given.shape)}", [expected])
+    return given.to(dtype).contiguous()
+
+
 class KernelsOnGpu(Kernels):
     """As Kernels. A running variance that becomes infinite is not reported: to see that it would have to wait."""
 
@@ -21,12 +31,7 @@ class KernelsOnGpu(Kernels):
         return torch.empty(self._words, dtype=torch.float64, device=x.device)
 
     def _read(self, name: str, given: Tensor | None) -> Tensor | None:
-        if given is None:
-            return None
-        if given.shape != self._vector[0]:
-            expected = f"expected {list(self._vector[0])}: one number for each channel of x"
-            raise InvalidInput(f"{name} has shape {list(given.shape)}", [expected])
-        return given.to(self._wide).contiguous()
+        return per_channel(name, given, self._channels.count, self._wide)
 
     def _momentum(self, small: Tensor, share: float) -> int:
         known = self._share

@@ -14,12 +14,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from renorm.core.errors import InvalidInput
 from renorm.ops.batch_norm_gradient import BatchNormGradientElements, BatchNormGradientSums
-from renorm.ops.batch_norm_parts import BatchMoments, Normalize
+from renorm.ops.batch_norm_parts import BatchMoments, Normalize, UpdateStatistics
 from renorm.torch.arrays import Order
 from renorm.torch.batch_kernels import Operands, Settings
+from renorm.torch.batch_on_gpu import per_channel
 from renorm.torch.kernels import run as run_kernel
+from renorm.training.conventions import find, momentum_of
+from renorm.training.forward import sense
 from renorm.training.operands import channels_of
 
 # whoever waited for no kernel would exchange with the others what they do not
@@ -49,10 +51,7 @@ class _Batch:
         return flat.view(self._shape[0], *self._shape[2:], self._shape[1]).movedim(-1, 1)
 
     def per_channel(self, name: str, given: Tensor | None) -> Tensor | None:
-        if given is not None and given.shape != (self.channels,):
-            expected = f"expected [{self.channels}]: one number for each channel of x"
-            raise InvalidInput(f"{name} has shape {list(given.shape)}", [expected])
-        return None if given is None else given.to(self.dtype).contiguous()
+        return per_channel(name, given, self.channels, self.dtype)
 
     def moments(self, group: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Return count [1], mean and M2 [C] of the batches of all GPUs, float64, with the same bits on each."""
@@ -79,9 +78,13 @@ class OverGpus:
         given = batch.x, mean, var, scale, shift, batch.flat_or_none(residual)
         run(Normalize, (("epsilon", s.epsilon), ("relu", s.relu)), given, y)
         if running_mean is not None and running_var is not None:
-            share = (s.momentum or 0.0) * (count > 0)  # what is empty changes nothing
-            for old, new in ((running_mean, mean), (running_var, squares / (count - 1).clamp(min=1))):
-                old.copy_((1 - share) * old.double() + share * new)
+            rule, names = find(s.convention), ("running_mean", "running_var")
+            rate = torch.full((1,), momentum_of(rule, s.momentum, 0), dtype=torch.float64, device=x.device)
+            old = [batch.per_channel(name, r) for name, r in zip(names, (running_mean, running_var))]
+            new_mean = torch.empty(batch.channels, dtype=batch.dtype, device=x.device)
+            (new_var,) = run(UpdateStatistics, sense(rule), (count, mean, var, rate, *old), new_mean)
+            running_mean.copy_(new_mean)
+            running_var.copy_(new_var)
         saved = mean.to(batch.dtype), (var + s.epsilon).rsqrt().to(batch.dtype)
         return y, (count, mean, *saved)
 

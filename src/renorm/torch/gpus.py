@@ -1,4 +1,4 @@
-"""Which GPU runs kernels on a tensor, in the order of which stream: the one that holds it, in the caller's order."""
+"""The GPU that runs kernels on a tensor is the one that holds it, in the order of the caller's stream."""
 
 from __future__ import annotations
 

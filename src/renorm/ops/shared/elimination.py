@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from renorm import te
 from renorm.expr.nodes import cast, const, select
+from renorm.topi.transform import unravel
 
 if TYPE_CHECKING:  # loads the loop IR, which a network out of the cache does without
     from renorm.te.given_loops import Array, Loops
@@ -33,10 +34,7 @@ def matrices(x: te.Tensor, inverts: bool) -> te.Tensor:
 
 def _eliminate(loops: Loops, x: Array, output: Array, inverts: bool) -> None:
     *outer, rows, columns = output.shape
-    matrix = list[Any]()
-    for axis in range(len(outer)):
-        after = math.prod(outer[axis + 1 :])
-        matrix.append(loops.round // after if axis == 0 else loops.round // after % outer[axis])
+    matrix = unravel(loops.round, outer)
     zero, one = const(0.0, WIDE), const(1.0, WIDE)
     with loops.for_range(0, rows) as i:
         with loops.for_range(0, rows, "j") as j:
