@@ -53,6 +53,7 @@ _MADE_ONCE = threading.Lock()  # several threads may compile
 @cache
 def _folder() -> tempfile.TemporaryDirectory[str]:
     """The headers, the first of them read already: that is most of what g++ does for a kernel."""
+    options()  # which raises where there is no g++, before anything is made
     folder = tempfile.TemporaryDirectory(prefix="host-cuda-")
     for name in HEADERS:
         shutil.copy(HERE / name, folder.name)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.gpu import host_device
+from tests.gpu.host_assembler import needs_compiler
 from tests.random_numbers import RNG
 
 import renorm
@@ -31,6 +32,7 @@ def drawn(*shape: int) -> Any:
     return x
 
 
+@needs_compiler
 @pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize("runs", [1, 2, 3, 7])
 def test_order(runs: int, largest: bool) -> None:
@@ -44,6 +46,7 @@ def test_order(runs: int, largest: bool) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
+@needs_compiler
 @pytest.mark.parametrize("threshold", [None, 0.3])
 def test_boxes(threshold: float | None) -> None:
     batch, classes, count = (int(RNG.integers(1, most)) for most in (3, 4, 150))

@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from tests.gpu import host_device
+from tests.gpu.host_assembler import needs_compiler
 from tests.gpu.host_memory import GuardedMemory, Region
 from tests.torch.gpu_ranks_program import LAYERS as SYNCHRONIZED
 from tests.torch.gpu_ranks_program import PARTS
@@ -52,10 +53,11 @@ class Memory(GuardedMemory):
         return super().at(address) or _Lent(address, 1 << 40, address, address, 0)
 
 
+ON_HOST = pytest.param("in its place", marks=needs_compiler)
 ON_GPU = pytest.param("GPU", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU"))
 
 
-@pytest.fixture(params=["in its place", ON_GPU])
+@pytest.fixture(params=[ON_HOST, ON_GPU])
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Generator[str]:
     """Return the device of PyTorch that tensors are moved to."""
     if request.param == "GPU":
@@ -224,6 +226,7 @@ def test_tensors_of_several_places_go_to_torch() -> None:
         assert gpus._gpu(0) is None
 
 
+@needs_compiler
 def test_batches_of_two_gpus_are_one(tmp_path: Path) -> None:
     """Of 2 and of 3 samples, in processes that exchange over gloo: as one layer on all of them, in float64."""
     call = [sys.executable, "-m", "tests.torch.gpu_ranks_program", str(tmp_path)]
