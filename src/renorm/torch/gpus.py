@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from renorm.core.errors import RenormError
-from renorm.runtime.gpu import device as devices
-from renorm.training.kernels import Gpu
+from renorm.training.kernels import Gpu, gpu
 
 
 def gpu_of(x: Tensor) -> Gpu | None:
@@ -38,6 +37,6 @@ def _gpu(index: int) -> Gpu | None:
     if torch.version.hip:
         return None
     try:
-        return Gpu(devices.device("", index).arch, index)
+        return gpu(index)
     except RenormError:  # without renorm[cuda]
         return None

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from renorm.training.conversion import convert
     from renorm.training.drift import LayerDrift, Restated
     from renorm.training.forward import BatchNorm, Moments, batch_norm, batch_norm_inference, moments, normalize, update
+    from renorm.training.kernels import on_stream
     from renorm.training.mpi import Mpi
     from renorm.training.reestimation import restat
     from renorm.training.thread_ranks import Threads
@@ -41,13 +42,14 @@ _PUBLIC = {
     "drift": ("LayerDrift", "Restated"),
     "reestimation": ("restat",),
     "coalescing": ("together",),
+    "kernels": ("on_stream",),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _PUBLIC.items() for name in names}
 
 __all__ = [
     "CONVENTIONS", "DEFAULT", "Alone", "BatchNorm", "Communicator", "Convention", "LayerDrift", "Moments", "Mpi",
     "Restated", "Threads", "TorchGroup", "batch_norm", "batch_norm_backward", "batch_norm_backward_frozen",
-    "batch_norm_inference", "convert", "moments", "normalize", "restat", "together", "update",
+    "batch_norm_inference", "convert", "moments", "normalize", "on_stream", "restat", "together", "update",
 ]  # fmt: skip
 
 

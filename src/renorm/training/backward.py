@@ -17,7 +17,7 @@ from renorm.training.communicators import guarded
 from renorm.training.conventions import nonnegative
 from renorm.training.forward import inverse_root, moments_of
 from renorm.training.merging import summed
-from renorm.training.operands import Batch, array_of
+from renorm.training.operands import Batch, array_of, converted, host
 
 
 def batch_norm_backward(
@@ -53,12 +53,13 @@ def batch_norm_backward(
         statistics = mean, invstd = _statistics(batch, saved_mean, saved_invstd, epsilon, comm)
         if comm is None:
             return backward.gradients(statistics)
-        (own,) = kernels.run(BatchNormGradientSums, (), (backward.dy, batch.kernel, mean, batch.mask, backward.y), None)
+        operands = backward.dy, batch.kernel, mean, batch.mask, backward.y
+        own = host(kernels.run(BatchNormGradientSums, (), operands, None)[0])
         label = f"batch_norm backward, {batch.named}"
         count, sums = summed(comm, label, np.array([float(batch.count)]), own)
     found = backward.run(BatchNormGradientElements, (*statistics, sums, count))
     if local:
-        found[1:3] = _local(own, sums, count, mean, invstd, batch)
+        found[1:3] = _local(own, sums, count, host(mean), host(invstd), batch)
     return backward.finished(found)
 
 
@@ -81,7 +82,7 @@ def batch_norm_backward_frozen(
     if running_mean is None or running_var is None:
         raise InvalidInput("running_mean and running_var are needed: frozen, the gradient is by them")
     mean, var = backward.batch.wide("running_mean", running_mean), backward.batch.wide("running_var", running_var)
-    root = inverse_root(var, nonnegative("epsilon", epsilon))
+    root = inverse_root(host(var), nonnegative("epsilon", epsilon))
     return backward.gradients((mean, root), ("frozen", True))
 
 
@@ -121,7 +122,7 @@ class _BackwardPass:
         """Return results in the shapes and dtypes of what they are gradients of; those of the caller as they came."""
         dx, dscale, dbias, *rest = found
         with np.errstate(over="ignore"):  # who scales a loss looks for inf
-            parameters = [self.batch.of_channels(a).astype(self._dtype, copy=False) for a in (dscale, dbias)]
+            parameters = [converted(self.batch.of_channels(a), self._dtype) for a in (dscale, dbias)]
         results = [self.batch.shaped(dx), *parameters, *map(self.batch.shaped, rest)]
         return tuple([r if given is None else given for given, r in zip(self.results, results)])
 

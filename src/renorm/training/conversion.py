@@ -9,7 +9,7 @@ import numpy as np
 
 from renorm.core.errors import InvalidInput, suggest
 from renorm.training import conventions
-from renorm.training.operands import array_of
+from renorm.training.operands import array_of, host
 
 FIELDS = ("running_mean", "running_var", "momentum", "epsilon", "count", "num_batches_tracked")
 
@@ -46,7 +46,7 @@ def convert(state: Mapping[str, Any], source: str, target: str) -> dict[str, Any
         found["momentum"] = to.momentum_for(of.batch_weight(conventions.momentum_of(of, momentum, 0)))
     for key in ("running_mean", "running_var"):
         if state.get(key) is not None:
-            found[key] = np.array(array_of(key, state[key]))
+            found[key] = np.array(host(array_of(key, state[key])))
     if of.corrected != to.corrected and state.get("running_var") is not None:
         factor = _correction(state.get("count"), to.corrected, f"from {source} to {target}")
         var = found["running_var"]

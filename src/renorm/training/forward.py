@@ -15,12 +15,12 @@ from renorm.training import kernels
 from renorm.training.communicators import guarded
 from renorm.training.conventions import DEFAULT, Convention, count_of, epsilon_of, find, momentum_of, nonnegative
 from renorm.training.merging import Statistics, merged
-from renorm.training.operands import FLOAT64, Batch, Channels, array_of, per_channel, statistics_dtype
+from renorm.training.operands import FLOAT64, Batch, Channels, array_of, host, per_channel, statistics_dtype
 
 
 class BatchNorm(NamedTuple):
     """The results of batch norm for a batch. Statistics are float32, or float64 for float64, in the shape of the
-    channels.
+    channels. Where x lies on a GPU, so do they, as DeviceArrays.
 
     y: like x. running_mean, running_var: the new ones; None where there were none. saved_mean, saved_invstd: what the
     backward pass wants, the mean and 1 / sqrt(variance + epsilon) of the batch. batch_mean, batch_var: of the batch;
@@ -71,9 +71,10 @@ def batch_norm(
     """Return y = scale * (x - mean) / sqrt(var + epsilon) + bias with the statistics of the batch, and the running
     statistics after it. Nothing that is given is modified but `out`.
 
-    x: float16, bfloat16, float32 or float64, C-contiguous, of rank 2 or more. scale, bias, running_mean, running_var:
-    one number per channel, float32 (float64 for float64) or narrower; None for scale is 1, for bias 0, for running
-    statistics none are kept. axis: the channels'; a tuple of neighbouring axes names a channel together.
+    x: float16, bfloat16, float32 or float64, C-contiguous, of rank 2 or more, in memory of the host or of a GPU, where
+    the results are then (`on_stream` says in whose order). scale, bias, running_mean, running_var: one number per
+    channel, float32 (float64 for float64) or narrower; None for scale is 1, for bias 0, for running statistics none
+    are kept. axis: the channels'; a tuple of neighbouring axes names a channel together.
     convention: "torch", "keras", "tf_fused", "onnx", "cudnn": what momentum multiplies, which variance runs, and the
     defaults of momentum and epsilon (renorm.training.conventions). momentum=None: the running statistics are the mean
     over all batches, `num_batches_tracked` of which were before this one.
@@ -92,24 +93,25 @@ def batch_norm(
         rule = find(convention)
         tracked = count_of(num_batches_tracked)
         batch = Batch(x, axis, mode, mask, has_modes=rule.per_activation)
-        rate = np.array([momentum_of(rule, momentum, tracked)])
+        share = momentum_of(rule, momentum, tracked)
         settings = ("epsilon", epsilon_of(rule, epsilon)), ("relu", relu)
         affine = batch.per_channel("scale", scale), batch.per_channel("bias", bias)
         running = batch.per_channel("running_mean", running_mean), batch.per_channel("running_var", running_var)
         if (running[0] is None) != (running[1] is None):
             raise InvalidInput("running_mean and running_var go together: one is given, the other is None")
         added, into = batch.tensor("residual", residual), batch.output("out", out)
-        kept = "" if running[0] is None else f", momentum {rate[0]}"
+        kept = "" if running[0] is None else f", momentum {share}"
         layer = f"batch_norm forward as {rule.name} (epsilon {settings[0][1]}{kept})"  # the same on all ranks
         m = None if fused and comm is None else moments_of(batch, comm, layer)
     count = batch.count if m is None else m.count
     check_single(count, rule, batch if comm is None or comm.size == 1 else f"the batch of all {comm.size} ranks")
     if m is None:
-        given = (batch.kernel, *affine, *running, None if running[0] is None else rate, batch.mask, added)
+        rate = None if running[0] is None else batch.rate(share)
+        given = (batch.kernel, *affine, *running, rate, batch.mask, added)
         outs = None if into is None else [into, *[None] * 6]
         y, *new, mean, var, invstd, _ = kernels.run(BatchNormTraining, (*settings, *sense(rule)), given, outs)
     else:
-        new = _updated(rule, count, m.mean, m.var, rate, *running)
+        new = _updated(rule, count, m.mean, m.var, np.array([share]), *running)
         y = _normalized(settings, (batch.kernel, m.mean, m.var, *affine, added), into)
         with np.errstate(over="ignore"):
             root = inverse_root(m.var, settings[0][1])
@@ -206,7 +208,7 @@ def normalize(
 
 def moments_of(batch: Batch, comm: Any, label: str) -> Statistics:
     """Return count, mean, and sum of squared distances: of this batch, or of that of all ranks."""
-    count, mean, squares = kernels.run(BatchMoments, (), (batch.kernel, batch.mask), None)
+    count, mean, squares = map(host, kernels.run(BatchMoments, (), (batch.kernel, batch.mask), None))
     own = Statistics(int(count[0]), mean, squares)
     return own if comm is None else merged(comm, f"{label}, {batch.named}", *own)
 
@@ -244,6 +246,8 @@ def check_single(count: int, rule: Convention, what: object) -> None:
         )
 
 
-def report_overflow(new: Array, old: Array, name: str = "") -> None:
-    """Warn of running variances of the layer `name` that have just become infinite."""
-    beyond(new, old, f"{name}: running_var" if name else "running_var", stacklevel=4)
+def report_overflow(new: Any, old: Any, name: str = "") -> None:
+    """Warn of running variances of the layer `name` that have just become infinite; not of those on a GPU that nobody
+    waits for."""
+    if isinstance(new, np.ndarray) or kernels.is_awaited():
+        beyond(host(new), host(old), f"{name}: running_var" if name else "running_var", stacklevel=4)

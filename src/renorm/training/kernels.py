@@ -6,7 +6,8 @@ import pickle
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from renorm.core import system
 from renorm.core.lru import Latest
@@ -14,12 +15,15 @@ from renorm.graph import registry
 from renorm.graph.ir import Graph
 from renorm.graph.op import OpDef
 from renorm.runtime.arrays import Array
+from renorm.runtime.gpu import device as devices
+from renorm.runtime.gpu.arrays import View
 from renorm.runtime.module import Module
 from renorm.runtime.openmp import ParallelRegion
 from renorm.training.background import BACKGROUND
 
 if TYPE_CHECKING:
     from renorm.driver.module import CompiledModule
+    from renorm.runtime.gpu.module import GpuModule
 
 KEPT = 512  # modules; that which was not called for longest goes first
 
@@ -37,19 +41,50 @@ Workers = int | ParallelRegion | Gpu | None
 """Who runs a kernel: so many threads, those of a region, a GPU; None: as many threads as modules take by default."""
 
 _threads = ContextVar[int | ParallelRegion | None]("threads", default=None)
+_stream = ContextVar[int | None]("stream", default=None)
 
 
 class NotYet(Exception):
     """A kernel that is still being compiled in the background. Whoever does not wait catches it."""
 
 
+@cache
+def gpu(index: int) -> Gpu:
+    """Return the GPU of a number. Raises InvalidTarget where there is none that renorm has code for."""
+    return Gpu(devices.device("", index).arch, index)
+
+
 def run(
-    op: type[OpDef], attributes: tuple[tuple[str, Any], ...], operands: Sequence[Array | None], out: Any
+    op: type[OpDef], attributes: tuple[tuple[str, Any], ...], operands: Sequence[Array | View | None], out: Any
 ) -> list[Any]:
-    """Return the results of `op` on arrays (None: left out). out: None, or for each result an array or None."""
-    given = [a for a in operands if a is not None]
-    key = op, attributes, _threads.get(), tuple([None if a is None else (a.shape, a.dtype) for a in operands])
-    return module(key).run(*given, out=out)
+    """Return the results of `op` on arrays (None: left out). out: None, or for each result an array or None. Where an
+    operand is on a GPU, that runs it, and fresh results are DeviceArrays."""
+    given, types = (
+        [a for a in operands if a is not None],
+        tuple([None if a is None else (a.shape, a.dtype) for a in operands]),
+    )
+    there = next((a for a in given if isinstance(a, View)), None)
+    if there is None:
+        return module((op, attributes, _threads.get(), types)).run(*given, out=out)
+    on_gpu = cast("GpuModule", module((op, attributes, gpu(there.index), types)))
+    return on_gpu.run(*given, out=out, stream=_stream.get())
+
+
+@contextmanager
+def on_stream(handle: int | None) -> Generator[None]:
+    """Inside, calls on arrays of a GPU are in the order of a stream (torch.cuda.current_stream().cuda_stream), and
+    return before it is done with them, `batch_norm` and both gradients where all operands are on the GPU. Without it
+    they return when it is."""
+    token = _stream.set(handle)
+    try:
+        yield
+    finally:
+        _stream.reset(token)
+
+
+def is_awaited() -> bool:
+    """Return whether calls on arrays of a GPU return when it is done with them."""
+    return _stream.get() is None
 
 
 def module(key: Any) -> Module:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -15,6 +15,8 @@ from renorm.runtime.arrays import Array, Slot
 from renorm.runtime.dlpack import CUDA, borrowed
 from renorm.runtime.gpu.device import Device
 from renorm.runtime.program import TensorSpec
+
+_ANY = -1  # stream of DLPack: nobody has to be waited for
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ def is_on_gpu(value: Any) -> bool:
 
 def borrow(value: Any, stream: int, is_ready: bool) -> Borrowed:
     """Return a caller's array. is_ready: in the order of a stream; else its producer makes it so."""
+    if isinstance(value, View):
+        return replace(borrow(value.value, stream, is_ready), shape=value.shape)
     if isinstance(value, DeviceArray):
         spec = value.spec
         value.ready(stream)
@@ -67,20 +71,99 @@ def borrow(value: Any, stream: int, is_ready: bool) -> Borrowed:
     return Borrowed(t.address, t.dtype, t.shape, t.is_contiguous, t.index, (t, value))
 
 
+@dataclass(frozen=True)
+class View:
+    """A caller's array of the GPU `index` in another shape. Its elements are read where a kernel or `numpy` is."""
+
+    value: Any
+    index: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    is_contiguous: bool = True
+    is_cuda = True  # as PyTorch's tensors say it
+
+    @staticmethod
+    def of(value: Any) -> View:
+        """Return an array as it is. Raises InvalidInput where NumPy has no such dtype."""
+        if isinstance(value, DeviceArray):
+            return View(value, value.index, dtypes.numpy_dtype(value.spec.dtype), value.shape)
+        t = borrow(value, _ANY, True)
+        if t.dtype not in dtypes.ALL:
+            raise InvalidInput(
+                f"an array on cuda({t.index}) is {t.dtype}", [f"expected one of {', '.join(dtypes.ALL)}"]
+            )
+        return View(value, t.index, dtypes.numpy_dtype(t.dtype), t.shape, t.is_contiguous)
+
+    @property
+    def ndim(self) -> int:
+        """Return the number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Return the number of elements."""
+        return prod(self.shape)
+
+    def reshape(self, *shape: Any) -> View:
+        """Return it in a shape of as many elements."""
+        return replace(self, shape=_as_many(self.shape, shape))
+
+    def numpy(self, device: Device) -> Array:
+        """Return a copy in the memory of the host."""
+        array = np.empty(self.shape, self.dtype)
+        if array.nbytes:
+            device.read(array, borrow(self.value, device.stream, False).address, device.stream)
+            device.wait(device.stream)
+        return array
+
+
+class _Memory:
+    """Memory of a device, given back with it."""
+
+    def __init__(self, device: Device, nbytes: int):
+        self._device = device
+        self.address = device.allocate(max(1, nbytes))
+
+    def __del__(self) -> None:
+        if hasattr(self, "address"):
+            self._device.free(self.address)
+
+
 class DeviceArray:
     """A result in the memory of a GPU, ready when `run` has returned, or in the order of the stream that it was given.
     torch.as_tensor and cupy.asarray take it where it lies (the CUDA array interface, which has no bfloat16); `numpy()`
-    is a copy. Its memory is given back with it."""
+    is a copy. Its memory is given back with the last array that lies there."""
 
-    def __init__(self, spec: TensorSpec, index: int, device: Device, stream: int):
-        """stream: in whose order it is ready; 0: it is."""
+    def __init__(self, spec: TensorSpec, index: int, device: Device, stream: int, *, memory: Any = None):
+        """stream: in whose order it is ready; 0: it is. memory: of another array, None: fresh."""
         self.spec, self.index, self.stream, self._device = spec, index, stream, device
-        self.address = device.allocate(max(1, spec.nbytes))
+        self._memory = _Memory(device, spec.nbytes) if memory is None else memory
+
+    @staticmethod
+    def of(array: Array, index: int, device: Device, stream: int) -> DeviceArray:
+        """Return a copy of a C-contiguous array of the host, in the order of a stream; 0: it is there at once."""
+        spec = TensorSpec("copy", dtypes.from_numpy(array.dtype), array.shape)
+        found = DeviceArray(spec, index, device, stream)
+        if array.nbytes:
+            device.write(found.address, array, stream)
+        if not stream:
+            device.wait(stream)
+        return found
+
+    @property
+    def address(self) -> int:
+        """Return where its first element lies."""
+        return self._memory.address
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Return the extents."""
         return static(self.spec.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Return the dtype that NumPy has for its elements."""
+        return dtypes.numpy_dtype(self.spec.dtype)
 
     @property
     def nbytes(self) -> int:
@@ -89,7 +172,7 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        kind, address = dtypes.numpy_dtype(self.spec.dtype), self.address if self.nbytes else 0
+        kind, address = self.dtype, self.address if self.nbytes else 0
         if kind.isbuiltin == 2:  # of ml_dtypes
             of = f"{self.spec}: the CUDA array interface has no {self.spec.dtype}"
             raise InvalidInput(of, do="give run out=, or numpy()")
@@ -98,9 +181,23 @@ class DeviceArray:
             "stream": self.stream or None,
         }  # fmt: skip
 
+    def reshape(self, *shape: Any) -> DeviceArray:
+        """Return an array over the same memory, in a shape of as many elements."""
+        spec = replace(self.spec, shape=_as_many(self.shape, shape))
+        return DeviceArray(spec, self.index, self._device, self.stream, memory=self._memory)
+
+    def copy(self) -> DeviceArray:
+        """Return a copy in the memory of the GPU, in the order of the same stream."""
+        found = DeviceArray(self.spec, self.index, self._device, self.stream)
+        if self.nbytes:
+            self._device.copy(found.address, self.address, self.nbytes, self.stream)
+        if not self.stream:
+            self._device.wait(self.stream)
+        return found
+
     def numpy(self) -> Array:
         """Return a copy in the memory of the host."""
-        array = np.empty(self.shape, dtypes.numpy_dtype(self.spec.dtype))
+        array = np.empty(self.shape, self.dtype)
         if array.nbytes:
             self._device.read(array, self.address, self.stream)
         self._device.wait(self.stream)
@@ -111,6 +208,11 @@ class DeviceArray:
         if self.stream not in (0, stream):
             self._device.wait(self.stream)
 
-    def __del__(self) -> None:
-        if hasattr(self, "address"):
-            self._device.free(self.address)
+
+def _as_many(old: tuple[int, ...], given: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the shape that `reshape` was given, as one argument or several. Raises InvalidInput for another number of
+    elements."""
+    shape = tuple(given[0]) if len(given) == 1 and not isinstance(given[0], int) else given
+    if prod(shape) != prod(old):
+        raise InvalidInput(f"shape {list(old)} cannot become {list(shape)}", [f"expected {prod(old)} elements"])
+    return shape
