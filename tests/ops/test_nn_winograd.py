@@ -19,6 +19,7 @@ from renorm.ops.schedules import cpu_winograd, structure, tiles
 from renorm.ops.schedules.winograd_blocks import Blocks, Work, choose
 from renorm.ops.schedules.winograd_registers import Register
 from renorm.ops.shared.tiled import Tiled
+from renorm.ops.shared.winograd import BLOCK
 from renorm.ops.shared.winograd_weight import transformed_weight
 from renorm.ops.winograd_conv import WinogradConv, WinogradConvTranspose
 from renorm.targets import find
@@ -220,6 +221,13 @@ def test_any_layout_and_order_of_loops(
 def test_products_and_transforms_stay_in_registers(setting: Setting, cpu: str, transformed: bool) -> None:
     p = program(Case(setting), cpu, reads=True, writes=True, transformed=transformed)
     assert compile_kernel(te.lower(p.schedule, p.arguments), find(cpu)).spills == 0
+
+
+def test_products_read_tiles_that_lie_side_by_side() -> None:
+    target = "llvm -mtriple=x86_64-linux-gnu -mcpu=haswell"
+    p = program(Case(Setting((1, 64, 56, 56), 64)), target, reads=True, writes=True, transformed=True)
+    (line,) = (t for t in str(te.lower(p.schedule, p.arguments)).splitlines() if "*const" in t or "]*w[" in t)
+    assert f"(q*{BLOCK})" in line[line.index("transformed[") :]
 
 
 @pytest.mark.parametrize("transformed", [False, True])
