@@ -130,7 +130,7 @@ def test_weights_grow_no_further_than_allowed(growth: float) -> None:
             y = ops.max_pool(y, kernel_shape=(2, 2), strides=(2, 2))
     g.outputs = [y]
     before = constants(g)
-    ChooseAlgorithms(growth, free=0).run(g, Context())
+    ChooseAlgorithms(growth, free=0, beyond=0.0).run(g, Context())
     grown = {n.name for n in g.nodes if isinstance(n.op, Tiled) and n.inputs[1] is not None and n.inputs[1].rank == 3}
     assert constants(g) <= before * (1 + growth)
     if growth == 0:
@@ -146,8 +146,19 @@ def test_some_bytes_are_free() -> None:
     ChooseAlgorithms(growth=0.0, free=16 * 16 * 4 * (36 - 9)).run(g, Context())
     assert [n.inputs[1] is not None and n.inputs[1].shape for n in g.nodes] == [(36, 16, 16)]
     g = single(16, 16)
-    ChooseAlgorithms(growth=0.0, free=16 * 16 * 4 * (16 - 9) - 1).run(g, Context())
+    ChooseAlgorithms(growth=0.0, free=16 * 16 * 4 * (16 - 9) - 1, beyond=0.0).run(g, Context())
     assert [n.inputs[1] is not None and n.inputs[1].rank for n in g.nodes] == [4]
+
+
+@pytest.mark.parametrize(("beyond", "worth", "is_grown"), [(0.9, 0.0, False), (1.0, 0.0, True), (1.0, 1.0, False)])
+def test_bytes_beyond_the_bound_have_to_save_much(
+    monkeypatch: pytest.MonkeyPatch, beyond: float, worth: float, is_grown: bool
+) -> None:
+    """Two times the bound are what the largest tile adds."""
+    monkeypatch.setattr(algorithms, "WORTH_BEYOND", worth)
+    g, bound = single(16, 16), 16 * 16 * 4 * (36 - 9) // 2
+    ChooseAlgorithms(growth=0.0, free=bound, beyond=beyond).run(g, Context())
+    assert [n.inputs[1] is not None and n.inputs[1].shape == (36, 16, 16) for n in g.nodes] == [is_grown]
 
 
 def test_few_tiles_have_their_weights_transformed_in_the_kernel() -> None:

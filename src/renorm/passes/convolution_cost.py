@@ -21,6 +21,7 @@ from renorm.ops.shared.filtering import Filter
 TRANSFORM = 8.0  # cycles per element of a tile, of input and result alike: loads, sums and stores
 WEIGHT = 2.5  # units per vector of weights that the kernel transforms and stores
 TURN = 1.5  # units per element that has to change its place because channels do not fill vectors
+PHASES = 1.2  # what a product costs of a transposed convolution: taps of a phase do not lie in the order of their use
 PIXELS = 1.3  # what a product costs where vectors run over pixels
 BUSY = 0.95  # of the time in which products of tiles really multiply
 
@@ -50,7 +51,7 @@ class Convolution:
         vectors = -(-self.y[1] // lanes)
         depth, machine = prod(self.taps) * self.x[1], Machine.of(target)
         _, least = choose_tile(counts[2], vectors, machine, depth=depth, is_ragged=True, is_cut=True)
-        products = depth * least * prod(counts) * vectors
+        products = depth * least * prod(counts) * vectors * (PHASES if self.transposed else 1.0)
         weights = 4 * prod(self.taps) * self.pairs
         return products + machine.memory.wait(weights, products / machine.products) * machine.products
 
