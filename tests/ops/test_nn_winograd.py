@@ -45,6 +45,7 @@ class Setting:
     strides: tuple[int, int] = (1, 1)
     pads: tuple[int, int, int, int] = (1, 1, 1, 1)
     transposed: bool = False
+    joined: bool = False
 
 
 # odd extents, tails in every direction, pads that differ, channels that fill no vectors
@@ -63,6 +64,10 @@ SETTINGS = [
     Setting((8, 32, 4, 4), 32, tile=(2, 2), taps=(4, 4), strides=(2, 2), transposed=True),
     Setting((3, 16, 5, 7), 20, tile=(4, 4), taps=(4, 4), strides=(2, 2), pads=(1, 0, 2, 1), transposed=True),
     Setting((1, 33, 6, 5), 16, tile=(3, 2), taps=(3, 5), strides=(2, 3), pads=(0, 2, 1, 0), transposed=True),
+    Setting((2, 64, 28, 17), 80, pads=(1, 0, 0, 1), joined=True),
+    Setting((3, 20, 17, 12), 33, tile=(2, 3), strides=(2, 2), joined=True),
+    Setting((2, 32, 9, 17), 17, tile=(1, 2), taps=(1, 7), pads=(0, 3, 0, 3), joined=True),
+    Setting((3, 16, 5, 7), 20, tile=(4, 4), taps=(4, 4), strides=(2, 2), transposed=True, joined=True),
 ]
 
 
@@ -76,7 +81,13 @@ class Case:
         self.w = RNG.standard_normal((*channels, *setting.taps)).astype(np.float32)
         self.b = RNG.standard_normal(setting.results).astype(np.float32) if bias else None
         kind = WinogradConvTranspose if setting.transposed else WinogradConv
-        self.op: Tiled = kind(tile=setting.tile, pads=setting.pads, strides=setting.strides, kernel_shape=setting.taps)
+        self.op: Tiled = kind(
+            tile=setting.tile,
+            pads=setting.pads,
+            strides=setting.strides,
+            kernel_shape=setting.taps,
+            joined=setting.joined,
+        )
 
     def expected(self, x: Array | None = None) -> Array:
         top, left, bottom, right = self.setting.pads
@@ -181,17 +192,20 @@ def program(case: Case, target: str, reads: bool, writes: bool, transformed: boo
     [
         Setting((3, 24, 13, 30), 48),
         Setting((3, 48, 5, 6), 32, tile=(2, 2), taps=(4, 4), strides=(2, 2), transposed=True),
+        Setting((3, 24, 13, 30), 48, joined=True),
     ],
-    ids=["conv", "conv_transpose"],
+    ids=["conv", "conv_transpose", "joined"],
 )
 def test_any_layout_and_order_of_loops(
     setting: Setting, reads: bool, writes: bool, target: str, by_channels: bool | None, monkeypatch: Any
 ) -> None:
-    """by_channels: None for weights that the kernel transforms. Blocks have two rows of tiles by two images or one."""
+    """by_channels: None for weights that the kernel transforms. Blocks have two rows of tiles by two images or one, or
+    two registers of the one row."""
     images = 2 if setting.transposed else 1
+    rows, columns = (1, 6) if setting.joined else (2, 3)
 
     def chosen(work: Work) -> tuple[Blocks, float]:
-        return Blocks(Register(images, 1, 3, 1), images, 2, 3, by_channels is not False), 1.0
+        return Blocks(Register(images, 1, 3, 1), images, rows, columns, by_channels is not False), 1.0
 
     monkeypatch.setattr(cpu_winograd, "choose", chosen)
     p = program(Case(setting), target, reads, writes, transformed=by_channels is not None)

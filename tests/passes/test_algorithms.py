@@ -161,6 +161,32 @@ def test_bytes_beyond_the_bound_have_to_save_much(
     assert [n.inputs[1] is not None and n.inputs[1].shape == (36, 16, 16) for n in g.nodes] == [is_grown]
 
 
+@pytest.mark.parametrize(("extent", "is_joined"), [(28, True), (112, False), (Sym("n", 1, 28), False)])
+def test_tiles_of_a_plane_are_one_row_where_rows_are_short(extent: Any, is_joined: bool) -> None:
+    """7 rows of 7 tiles fill no registers of AVX2, 28 rows of 28 do."""
+    g, context = single(128, 128, extent), Context(find("llvm -mtriple=x86_64-linux-gnu -mcpu=haswell"))
+    ChooseAlgorithms().run(g, context)
+    (op,) = (n.op for n in g.nodes)
+    assert isinstance(op, WinogradConv)
+    assert op.joined is is_joined
+
+
+@pytest.mark.parametrize("where", ["before", "behind", "elsewhere"])
+def test_planes_stay_planes_beside_statistics_of_them(where: str) -> None:
+    g, context = Graph(), Context(find("llvm -mtriple=x86_64-linux-gnu -mcpu=haswell"))
+    x = y = g.input("x", "float32", (1, 128, 28, 28))
+    scale, bias = np.ones((2, 128), np.float32)
+    if where == "before":
+        y = ops.relu(ops.instance_norm(y, scale, bias))
+    y = ops.relu(conv(y, 128, "conv"))
+    if where == "behind":
+        y = ops.instance_norm(y, scale, bias)
+    g.outputs = [y] if where != "elsewhere" else [y, ops.instance_norm(x, scale, bias)]
+    ChooseAlgorithms().run(g, context)
+    (op,) = (n.op for n in g.nodes if isinstance(n.op, WinogradConv))
+    assert op.joined is (where == "elsewhere")
+
+
 def test_few_tiles_have_their_weights_transformed_in_the_kernel() -> None:
     """512 channels at 16 by 16: transformed before, weights would be 37 MB, and come from memory."""
     g = single(512, 512, 16)

@@ -37,6 +37,7 @@ class WinogradConv(Tiled, Conv):
         Sample(f32[1, 3, 20, 18], f32[6, 3, 7, 7], strides=(2, 2), pads=(3, 3, 3, 3), tile=(2, 2)),
         Sample(f32[2, 3, 7, 6], f32[36, 3, 5], f32[5], pads=(1, 1, 1, 1), kernel_shape=(3, 3)),
         Sample(f32[1, 3, 9, 6], f32[20, 3, 5], tile=(2, 2), strides=(1, 2), kernel_shape=(3, 3)),
+        Sample(f32[2, 3, 7, 6], f32[36, 3, 5], f32[5], pads=(1, 1, 1, 1), kernel_shape=(3, 3), joined=True),
         Sample(f32[0, 2, 6, 6], f32[3, 2, 3, 3]),
         Sample(f64[1, 2, 6, 6], f64[3, 2, 3, 3], f64[3]),
         Sample(f32[0, 3, 7, 6], f32[36, 3, 5], f32[5], kernel_shape=(3, 3)),
@@ -78,6 +79,7 @@ class WinogradConvTranspose(Tiled, ConvTranspose):
         Sample(f32[1, 2, 3, 3], f32[2, 2, 3, 3], strides=(3, 2), output_shape=(10, 8)),
         Sample(f32[1, 2, 3, 3], f32[2, 2, 3, 4], strides=(2, 2), auto_pad="SAME_UPPER"),
         Sample(f32[2, 3, 4, 3], f32[36, 3, 4], f32[4], strides=(2, 2), pads=(1, 1, 1, 1), kernel_shape=(4, 4)),
+        Sample(f32[2, 3, 4, 3], f32[3, 4, 4, 4], strides=(2, 2), pads=(1, 1, 1, 1), joined=True),
         Sample(f32[0, 2, 3, 3], f32[2, 3, 3, 3], strides=(2, 2)),
         Sample(f64[1, 2, 3, 3], f64[2, 3, 4, 4], f64[3], strides=(2, 2), tile=(4, 4)),
     ]

@@ -24,6 +24,7 @@ from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
 from renorm.graph.ir import Graph, Node, Value
 from renorm.graph.layout import Layout
+from renorm.graph.op import INJECTIVE
 from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite, node_of
 from renorm.ops.conv import Conv
 from renorm.ops.conv_transpose import ConvTranspose
@@ -47,9 +48,12 @@ WORTH_BYTES = 1.05  # estimated gain below which no weight grows
 # Of the time of all convolutions, what a byte is estimated to save that weights add beyond their bound, at least: 0.4 %
 # for a MiB. Of DCGAN, batch 8, that is 4.6 % for 10.5 MB, and a fifth was saved (Zen 3, AVX2)
 WORTH_BEYOND = 0.004 / (1 << 20)
+WORTH_JOINING = 0.02  # of the cost of tiles, what is saved at least by planes of them that are one row
 TILES = (1, 2, 3, 4)  # results of a tile along one axis
 MOST_POINTS = 5  # of an axis beside another one that has some: errors of both multiply
 MOST_POINTS_ALONE = 7
+# What takes statistics of planes, of which whoever makes x finishes tiles, and whoever reads y computes a part
+OF_PLANES = frozenset({"instance_norm", "group_norm", "reduce_mean", "global_average_pool"})
 TILED: dict[type, type[Tiled]] = {Conv: WinogradConv, ConvTranspose: WinogradConvTranspose}
 
 
@@ -223,9 +227,11 @@ def _costs(
     kernel: tuple[int, ...],
     convolution: Convolution,
     target: Target,
+    may_join: bool,
 ) -> tuple[float, Mapping[Way, int], Mapping[Way, float]]:
     """Return what a convolution costs directly; and for each way by tiles how many products a tile has, and what it
-    costs, or at least costs where it is not worth it. Networks have many convolutions that are alike."""
+    costs, or at least costs where it is not worth it. may_join: whether tiles of a plane may be one row, as those of
+    known extents. Networks have many convolutions that are alike."""
     direct = convolution.direct(target)
     planes: dict[Way, int] = {}
     costs: dict[Way, float] = {}
@@ -234,8 +240,14 @@ def _costs(
         filters = made.filters(spatial, kernel)
         for transforms_weights in (False, True):
             way = Way(made, transforms_weights, spatial)
+            cost = convolution.tiled(filters, transforms_weights, target, direct / WORTH)
+            if may_join and not transforms_weights and direct > WORTH * cost:
+                saved = convolution.saves_as_one_row(filters, target)
+                if saved > WORTH_JOINING * cost:
+                    in_rows = type(made)(**{**made.values, "joined": True})
+                    way, cost = Way(in_rows, False, spatial), cost - saved
             planes[way] = prod(f.products for f in filters)
-            costs[way] = convolution.tiled(filters, transforms_weights, target, direct / WORTH)
+            costs[way] = cost
     return direct, planes, costs
 
 
@@ -257,7 +269,8 @@ class _Choice:
         assert w is not None
         op, spatial, kernel = self.node.op, self.convolution.x[2:], static(w.shape[2:])
         assert isinstance(op, (Conv, ConvTranspose))
-        direct, self.planes, self.costs = _costs(op, spatial, kernel, self.convolution, self.target)
+        may_join = is_static(x.shape[2:]) and not _is_beside_statistics(self.node)
+        direct, self.planes, self.costs = _costs(op, spatial, kernel, self.convolution, self.target, may_join)
         self.direct = direct / self.speed
         free = [way for way in self.costs if way.transforms_weights]
         if free:
@@ -300,6 +313,26 @@ class _Choice:
                 f"transformed, its weights would be too large, though it is estimated to be {times:.2f} times as fast"
             )
         return f"by Winograd's tiles it is estimated to be {times:.2f} times as fast at most"
+
+
+def _is_beside_statistics(node: Node) -> bool:
+    """Return whether statistics of planes are taken of a convolution's result, or its data are made with some: such
+    tiles are finished as parts of a plane, and what is computed as x is copied should be computed once."""
+    ahead, behind = [*node.output.readers], [v.producer for v in node.inputs[:1] if v is not None]
+    seen = set[Node]()
+    while ahead or behind:
+        n, is_ahead = (ahead.pop(), True) if ahead else (behind.pop(), False)
+        if n is None or n in seen:
+            continue
+        seen.add(n)
+        if n.op.name in OF_PLANES:
+            return True
+        if n.op.fusion <= INJECTIVE:
+            if is_ahead:
+                ahead += [u for y in n.outputs for u in y.readers]
+            else:
+                behind += [v.producer for v in n.inputs if v is not None]
+    return False
 
 
 def _speed(node: Node, context: Context) -> float:

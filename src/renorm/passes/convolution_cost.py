@@ -23,6 +23,10 @@ WEIGHT = 2.5  # units per vector of weights that the kernel transforms and store
 TURN = 1.5  # units per element that has to change its place because channels do not fill vectors
 PHASES = 1.2  # what a product costs of a transposed convolution: taps of a phase do not lie in the order of their use
 PIXELS = 1.3  # what a product costs where vectors run over pixels
+COPY = 2.0  # units per vector of x that a block of tiles copies before it transforms them
+# Tiles of a row, at most, where a plane is one: blocks of it copy whole rows of x. Zen 3, AVX2, parts of the time: with
+# up to 14 tiles 0.67 to 0.98, with 17 to 56 of them 1.00 to 1.14
+SHORT = 16
 BUSY = 0.95  # of the time in which products of tiles really multiply
 
 
@@ -55,9 +59,17 @@ class Convolution:
         weights = 4 * prod(self.taps) * self.pairs
         return products + machine.memory.wait(weights, products / machine.products) * machine.products
 
-    def tiled(self, filters: Sequence[Filter], transforms_weights: bool, target: Target, worth: float = inf) -> float:
+    def tiled(
+        self,
+        filters: Sequence[Filter],
+        transforms_weights: bool,
+        target: Target,
+        worth: float = inf,
+        is_joined: bool = False,
+    ) -> float:
         """Estimated units on one core of tiles, whose weights are transformed in the kernel or before. worth: what
-        takes at least that long is given as the least that it takes, without a choice of blocks."""
+        takes at least that long is given as the least that it takes, without a choice of blocks. is_joined: whether
+        tiles of a plane are one row."""
         lanes = target.lanes(4)
         counts = (self.y[0], *(-(-e // f.results) for e, f in zip(self.y[2:], filters, strict=True)))
         planes, tiles = prod(f.products for f in filters), prod(counts)
@@ -81,9 +93,36 @@ class Convolution:
         products = planes * tiles * self.x[1] * results / BUSY
         if products + transforms + moved >= worth:
             return products + transforms + moved
-        shape = (*(f.products for f in filters), *counts, self.y[1])
-        _, cost = choose(Work.of(shape, self.x[1], lanes, target, transforms_weights))
+        _, cost = choose(self._work(filters, transforms_weights, target, is_joined))
         return products * cost + transforms + moved
+
+    def _work(self, filters: Sequence[Filter], transforms_weights: bool, target: Target, is_joined: bool) -> Work:
+        rows, columns = (-(-e // f.results) for e, f in zip(self.y[2:], filters, strict=True))
+        plane = (1, rows * columns) if is_joined else (rows, columns)
+        shape = (*(f.products for f in filters), self.y[0], *plane, self.y[1])
+        return Work.of(shape, self.x[1], target.lanes(4), target, transforms_weights)
+
+    def saves_as_one_row(self, filters: Sequence[Filter], target: Target) -> float:
+        """Return the units that tiles of transformed weights save where those of a plane are one row, with what their
+        blocks copy; negative where they cost more, and where rows are too long."""
+        rows, columns = (-(-e // f.results) for e, f in zip(self.y[2:], filters, strict=True))
+        if columns > SHORT or rows == 1:
+            return -inf
+        lanes = target.lanes(4)
+        products = prod(f.products for f in filters) * self.y[0] * rows * columns * self.x[1] * -(-self.y[1] // lanes)
+        costs = list[float]()
+        for is_joined in (False, True):
+            blocks, cost = choose(self._work(filters, False, target, is_joined))
+            if blocks.by_channels:
+                count, sides = 1, (rows, columns)
+            elif is_joined:  # begins within a row
+                count, sides = -(-rows * columns // blocks.columns), ((blocks.columns - 2) // columns + 2, columns)
+            else:
+                count, sides = -(-rows // blocks.rows) * -(-columns // blocks.columns), (blocks.rows, blocks.columns)
+            read = prod((min(n, most) - 1) * f.step + f.elements for n, most, f in zip(sides, (rows, columns), filters))
+            copied = self.y[0] * count * read * -(-self.x[1] // lanes)
+            costs.append(products / BUSY * cost + COPY * copied)
+        return costs[0] - costs[1]
 
 
 def _memory(nbytes: float, target: Target) -> float:

@@ -68,6 +68,8 @@ def finished_tile(node: Node, target: Target) -> tuple[int, ...] | None:
     if x is None or w is None or not is_static((*x.shape, *y.shape)) or Layout(1, lanes).refuses(y.shape):
         return None
     shape, group = static(y.shape), op.values["group"]
+    if isinstance(op, Tiled) and op.joined:
+        return None
     if isinstance(op, Tiled):
         (batch, channels, *spatial), (results, *extents) = static(x.shape), shape[1:]
         filters = op.filters(spatial, static(op.kernel(w.shape)))

@@ -79,15 +79,18 @@ class Work:
     def candidates(self, register: Register) -> Iterator[Blocks]:
         """Blocks of whole registers, the smallest, and those whose data and products stay in half of the cache."""
         per_product = 4 * self.planes * register.vectors * self.lanes
+        high = -(-self.counts[1] // register.rows)  # registers that cover a plane
+        long = -(-self.counts[2] // register.columns) if self.counts[1] == 1 else 1  # that cover its one row
         for by_channels in (True,) if self.transforms_weights else (False, True):
-            high = -(-self.counts[1] // register.rows)  # registers that cover a plane
-            for rows in (register.rows * min(1 << k, high) for k in range((high - 1).bit_length() + 1)):
-                kept = register.images * rows * register.columns * per_product
+            for times in (min(1 << k, high * long) for k in range((high * long - 1).bit_length() + 1)):
+                tiles = register.tiles * times
+                kept = tiles * per_product
                 if not by_channels:
-                    kept += register.images * rows * register.columns * 4 * self.planes * self.channels
-                if rows > register.rows and kept > self.own / 2:
+                    kept += tiles * 4 * self.planes * self.channels
+                if times > 1 and kept > self.own / 2:
                     break
-                yield Blocks(register, register.images, rows, register.columns, by_channels)
+                rows, columns = (1, times) if high == 1 else (times, 1)
+                yield Blocks(register, register.images, register.rows * rows, register.columns * columns, by_channels)
 
     def waits(self, b: Blocks) -> float:
         """Return what a product costs beside itself."""
@@ -99,6 +102,7 @@ class Work:
         panel = 4 * self.planes * self.channels * wide  # of weights
         # rows that fill up registers are in what a product costs itself
         cost = -(-down // b.rows) * b.rows / (-(-down // b.register.rows) * b.register.rows) - 1
+        cost += -(-across // b.columns) * b.columns / (-(-across // b.register.columns) * b.register.columns) - 1
         shared, memory = self.machine.caches[2], self.machine.memory
         lanes = self.machine.products * self.lanes  # products per cycle
         whole = self.planes * self.channels * self.results * every / lanes  # cycles of all products

@@ -11,7 +11,7 @@ import numpy as np
 from renorm import te
 from renorm.core.dims import Dim, Shape, is_static, size, take
 from renorm.core.errors import OperandError
-from renorm.graph.attributes import Ints
+from renorm.graph.attributes import Bool, Ints
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE
 from renorm.graph.types import Operand, TensorType
 from renorm.ops.shared.filtering import Filter, has_points
@@ -26,9 +26,9 @@ class Tiled(Windowed):
 
     w: the weight as the direct op has it, transformed in the kernel; or U[P, C, M] that it becomes
     (winograd_weight.py), with kernel_shape. tile: results of one tile along both axes; of a transposed convolution, of
-    each phase. It equals the direct op in exact arithmetic, for finite numbers: an infinity or a NaN in x spreads over
-    all results of every tile that reads it, and so does what overflows in a transform, whose sums exceed x up to 33
-    times for 4 results of 3 taps.
+    each phase. joined: whether tiles of a plane are one row, which registers may fit better. It equals the direct op in
+    exact arithmetic, for finite numbers: an infinity or a NaN in x spreads over all results of every tile that reads
+    it, and so does what overflows in a transform, whose sums exceed x up to 33 times for 4 results of 3 taps.
     """
 
     types = {"T": ("float32", "float64")}
@@ -37,6 +37,7 @@ class Tiled(Windowed):
     scheduled_as = "winograd"
     magnifies_weights = True
     tile = Ints((4, 4))
+    joined = Bool(False)
     filter: ClassVar[Callable[[int, int, int, int], Filter]]  # one of filtering.py
     result_axis: int  # axis of result channels of the direct op's weight; the other one of the first two is that of x
 
@@ -103,7 +104,7 @@ class Tiled(Windowed):
         results = w.shape[2 if len(w.shape) == 3 else self.result_axis]
         extents: list[Any] = list(self.extents(x.shape[2:], kernel))  # open ones count as ints
         shape = (x.shape[0], results, *extents)
-        return tiled(x, w, b, self.filters(x.shape[2:], kernel), shape, self.result_axis)
+        return tiled(x, w, b, self.filters(x.shape[2:], kernel), shape, self.result_axis, self.joined)
 
     def nominal_flops(self, operands: Sequence[TensorType | None], results: Sequence[TensorType]) -> Dim | None:
         (x, w, *_), (y,) = operands, results

@@ -5,8 +5,8 @@
 Left and right matrices are those of the rows and of the columns of a tile. Weights come as they are and are transformed
 where they are used: a transformed weight would take up to four times the memory.
 
-Tiles of a plane whose extents are open are one row, where a kernel transforms all of them before it multiplies: what
-is summed in registers then ends once in a plane, however narrow that is, and not in each of its rows.
+Tiles of a plane may be one row (joined): what is summed in registers then ends once in a plane, however narrow that is,
+and not in each of its rows. So are those of open extents where a kernel transforms weights, all tiles before that.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ def tiled(
     filters: tuple[Filter, Filter],
     shape: Sequence[int],
     result_axis: int,
+    is_joined: bool = False,
 ) -> te.Tensor:
     """The convolution of x. w: U[P, C, K], or a weight that has result channels on axis result_axis; shape: of y."""
     down, across = filters
@@ -44,8 +45,8 @@ def tiled(
         before.append(max(0, -f.start))
         behind.append(larger(0, (count - 1) * f.step + f.start + f.elements - extent))
     data = pad(x, before, behind)
-    joined = sum(isinstance(n, Expr) for n in (rows, columns)) if len(w.shape) == 4 else 0
-    is_row = joined > 0
+    open_extents = sum(isinstance(n, Expr) for n in (rows, columns))
+    is_row = is_joined or (len(w.shape) == 4 and open_extents > 0)
     lines, length = (1, rows * columns) if is_row else (rows, columns)
     top, left = (f.start + n for f, n in zip(filters, before, strict=True))
 
@@ -88,7 +89,7 @@ def tiled(
         at = h % down.results, s, *((0, p * columns + q) if is_row else (p, q)), k
         return pick(w % across.results, products(across.a, [sums[at[0], l, *at[1:]] for l in range(m)]))
 
-    attrs = {"tile": (down.results, across.results), "joined": joined}
+    attrs = {"tile": (down.results, across.results), "joined": max(1, open_extents) if is_row else 0}
     y = te.compute(shape, result, name="winograd", tag="winograd", attrs=attrs)
     return add_channels(y, b)
 
