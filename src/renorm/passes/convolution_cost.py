@@ -59,17 +59,9 @@ class Convolution:
         weights = 4 * prod(self.taps) * self.pairs
         return products + machine.memory.wait(weights, products / machine.products) * machine.products
 
-    def tiled(
-        self,
-        filters: Sequence[Filter],
-        transforms_weights: bool,
-        target: Target,
-        worth: float = inf,
-        is_joined: bool = False,
-    ) -> float:
+    def tiled(self, filters: Sequence[Filter], transforms_weights: bool, target: Target, worth: float = inf) -> float:
         """Estimated units on one core of tiles, whose weights are transformed in the kernel or before. worth: what
-        takes at least that long is given as the least that it takes, without a choice of blocks. is_joined: whether
-        tiles of a plane are one row."""
+        takes at least that long is given as the least that it takes, without a choice of blocks."""
         lanes = target.lanes(4)
         counts = (self.y[0], *(-(-e // f.results) for e, f in zip(self.y[2:], filters, strict=True)))
         planes, tiles = prod(f.products for f in filters), prod(counts)
@@ -93,10 +85,12 @@ class Convolution:
         products = planes * tiles * self.x[1] * results / BUSY
         if products + transforms + moved >= worth:
             return products + transforms + moved
-        _, cost = choose(self._work(filters, transforms_weights, target, is_joined))
+        _, cost = choose(self._work(filters, transforms_weights, target))
         return products * cost + transforms + moved
 
-    def _work(self, filters: Sequence[Filter], transforms_weights: bool, target: Target, is_joined: bool) -> Work:
+    def _work(
+        self, filters: Sequence[Filter], transforms_weights: bool, target: Target, is_joined: bool = False
+    ) -> Work:
         rows, columns = (-(-e // f.results) for e, f in zip(self.y[2:], filters, strict=True))
         plane = (1, rows * columns) if is_joined else (rows, columns)
         shape = (*(f.products for f in filters), self.y[0], *plane, self.y[1])
