@@ -24,8 +24,8 @@ TURN = 1.5  # units per element that has to change its place because channels do
 PHASES = 1.2  # what a product costs of a transposed convolution: taps of a phase do not lie in the order of their use
 PIXELS = 1.3  # what a product costs where vectors run over pixels
 COPY = 2.0  # units per vector of x that a block of tiles copies before it transforms them
-# Tiles of a row, at most, where a plane is one: blocks of it copy whole rows of x. Zen 3, AVX2, parts of the time: with
-# up to 14 tiles 0.67 to 0.98, with 17 to 56 of them 1.00 to 1.14
+# Tiles of a row, at most, where a plane is one: blocks of it copy whole rows of x. Zen 3, AVX2, parts of the time if
+# all planes are one: up to 14 tiles 0.67 to 1.18, most below 1; 17 to 56 of them 1.00 to 1.14, most above
 SHORT = 16
 BUSY = 0.95  # of the time in which products of tiles really multiply
 

@@ -68,9 +68,9 @@ def finished_tile(node: Node, target: Target) -> tuple[int, ...] | None:
     if x is None or w is None or not is_static((*x.shape, *y.shape)) or Layout(1, lanes).refuses(y.shape):
         return None
     shape, group = static(y.shape), op.values["group"]
-    if isinstance(op, Tiled) and op.joined:
-        return None
     if isinstance(op, Tiled):
+        if op.joined:  # a block of one row is no part of a plane
+            return None
         (batch, channels, *spatial), (results, *extents) = static(x.shape), shape[1:]
         filters = op.filters(spatial, static(op.kernel(w.shape)))
         counts = [-(-e // f.results) for e, f in zip(extents, filters, strict=True)]
