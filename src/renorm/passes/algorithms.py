@@ -195,8 +195,12 @@ class ChooseAlgorithms:
         constants = sum(itemsize(v.dtype) * prod(static(v.shape)) for v in graph.constants.values())
         left = max(self.free, self.growth * constants)
         target = context.target.machine_target
-        may_change = [n for n in graph.nodes if _may_change(n) and not context.kept(n)]
-        choices = [_Choice(n, target, convolution_of(n, context), _speed(n, context)) for n in may_change]
+        beside = _beside_statistics(graph)
+        choices = [
+            _Choice(n, target, convolution_of(n, context), n not in beside, _speed(n, context))
+            for n in graph.nodes
+            if _may_change(n) and not context.kept(n)
+        ]
         choices = [c for c in choices if c.costs]
         beyond, least = self.beyond * left, WORTH_BEYOND * sum(c.cost for c in choices)
         waiting = [(-c.density(), i) for i, c in enumerate(choices) if c.better()]
@@ -205,11 +209,8 @@ class ChooseAlgorithms:
             i = waiting[0][1]
             best = choices[i]
             way = best.better()[0]
-            if (more := best.bytes_more(way)) <= left:
-                left -= more
-                best.way = way
-            elif more <= left + beyond and best.density() >= least:
-                left, beyond = 0, left + beyond - more
+            if (more := best.bytes_more(way)) <= left + (beyond if best.density() >= least else 0):
+                left, beyond = max(left - more, 0), beyond - max(more - left, 0)
                 best.way = way
             else:
                 best.refused.add(way)
@@ -254,11 +255,12 @@ def _costs(
 @dataclass
 class _Choice:
     """The algorithm chosen so far for one convolution. speed: how many times as fast as in float32 its sums are made as
-    they are defined. refused: ways whose weights do not fit."""
+    they are defined. may_join: as for _costs, of known extents. refused: ways whose weights do not fit."""
 
     node: Node
     target: Target
     convolution: Convolution
+    may_join: bool
     speed: float = 1.0
     way: Way | None = None
     refused: set[Way] = field(default_factory=set[Way])
@@ -269,7 +271,7 @@ class _Choice:
         assert w is not None
         op, spatial, kernel = self.node.op, self.convolution.x[2:], static(w.shape[2:])
         assert isinstance(op, (Conv, ConvTranspose))
-        may_join = is_static(x.shape[2:]) and not _is_beside_statistics(self.node)
+        may_join = self.may_join and is_static(x.shape[2:])
         direct, self.planes, self.costs = _costs(op, spatial, kernel, self.convolution, self.target, may_join)
         self.direct = direct / self.speed
         free = [way for way in self.costs if way.transforms_weights]
@@ -315,24 +317,21 @@ class _Choice:
         return f"by Winograd's tiles it is estimated to be {times:.2f} times as fast at most"
 
 
-def _is_beside_statistics(node: Node) -> bool:
-    """Return whether statistics of planes are taken of a convolution's result, or its data are made with some: such
-    tiles are finished as parts of a plane, and what is computed as x is copied should be computed once."""
-    ahead, behind = [*node.output.readers], [v.producer for v in node.inputs[:1] if v is not None]
-    seen = set[Node]()
-    while ahead or behind:
-        n, is_ahead = (ahead.pop(), True) if ahead else (behind.pop(), False)
-        if n is None or n in seen:
-            continue
-        seen.add(n)
-        if n.op.name in OF_PLANES:
-            return True
-        if n.op.fusion <= INJECTIVE:
-            if is_ahead:
-                ahead += [u for y in n.outputs for u in y.readers]
-            else:
-                behind += [v.producer for v in n.inputs if v is not None]
-    return False
+def _beside_statistics(graph: Graph) -> set[Node]:
+    """Return the nodes of whose results statistics of planes are taken, or whose data are made with some: such tiles
+    are finished as parts of a plane, and what is computed as x is copied should be computed once."""
+
+    def leads(n: Node, found: set[Node]) -> bool:
+        return n.op.name in OF_PLANES or (n.op.fusion <= INJECTIVE and n in found)
+
+    before, behind = set[Node](), set[Node]()
+    for n in graph.nodes:
+        if any(v is not None and v.producer is not None and leads(v.producer, behind) for v in n.inputs):
+            behind.add(n)
+    for n in reversed(graph.nodes):
+        if any(leads(u, before) for y in n.outputs for u in y.readers):
+            before.add(n)
+    return before | behind
 
 
 def _speed(node: Node, context: Context) -> float:
