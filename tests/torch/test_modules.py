@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -472,3 +474,13 @@ def test_a_share_that_depends_on_the_batches_before_is_no_constant_of_a_trace() 
     for layer in pair("BatchNorm1d", 3, momentum=None):
         with pytest.raises(RuntimeError, match="value out of a tracing tensor"):
             make_fx(layer)(data(4, 3))
+
+
+def test_layers_are_there_without_what_compiles_models() -> None:
+    """Dynamo takes three seconds to load, and 90 MB."""
+    program = (
+        "import sys, torch, renorm.torch as ours; m = torch.nn.BatchNorm2d(3); ours.replace_norms(m)"
+        "; ours.BatchNorm2d(3)(torch.ones(2, 3, 4, 4, requires_grad=True)).sum().backward()"
+        "; assert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

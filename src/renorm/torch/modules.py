@@ -154,10 +154,10 @@ class SyncBatchNorm(_BatchNorm):
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         if is_compiling() and self.training and (self.process_group is not None or dist.is_initialized()):
-            return self._unseen(input, residual)
-        return super().forward(input, residual)
+            from renorm.torch.graph_breaks import sync_batch_norm
 
-    _unseen: Any = torch.compiler.disable(_BatchNorm.forward)  # what ranks exchange is no operation of torch
+            return sync_batch_norm(self, input, residual)
+        return super().forward(input, residual)
 
     def _check_input_dim(self, input: Tensor) -> None:
         group = self._group(input) if self.training else None
