@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from renorm.core.absent_names import ABSENT
-from renorm.te.schedule import Schedule, Stage
+from renorm.te.schedule import Schedule
+from renorm.te.stage import Stage
 
 PAGE = Path(__file__).parents[1] / "docs" / "schedules.md"
 MARK = "<!-- what follows is written by scripts/schedules_page.py from docstrings and core/absent_names.py -->\n"

@@ -18,7 +18,8 @@ ARCH = "host"
 MOST_THREADS = 1024
 HERE = Path(__file__).parent
 HEADERS = ("host_cuda.h", "host_threads.h")
-EMPTY = ("cuda_fp16.h", "cuda_bf16.h", "cuda_runtime.h")  # what they declare, host_cuda.h does
+# what they declare, host_cuda.h does
+EMPTY = ("cuda_fp16.h", "cuda_bf16.h", "cuda_runtime.h", "cuda_pipeline_primitives.h")
 OPTIONS = [
     "-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-w",
     "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing",  # what CUDA's compiler lets a text do

@@ -164,6 +164,19 @@ template <class T> inline T atomicCAS(T* p, renorm_value<T> expected, renorm_val
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 
+// ---- copies that are on their way: made when their thread waits for them, which is as late as may be
+
+inline void __pipeline_memcpy_async(void* to, const void* from, size_t size) {
+  if (size != 4 && size != 8 && size != 16) host::fail("a copy of %zu bytes", size);
+  if (((uintptr_t)to | (uintptr_t)from) % size) host::fail("a copy of %zu bytes that is not aligned", size);
+  host::copy(to, from, size);
+}
+inline void __pipeline_commit() { host::commit(); }
+inline void __pipeline_wait_prior(size_t prior) {
+  if (prior) host::fail("a wait for some copies, which is not known");
+  host::finish();
+}
+
 // ---- threads of a block, lanes of a warp. line: where the call stands
 
 inline void __syncthreads(int line = __builtin_LINE()) { host::wait(host::at_barrier, line); }

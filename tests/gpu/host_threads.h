@@ -79,6 +79,29 @@ static void on_signal(int number, siginfo_t* info, void*) {
   fail("access to address 0x%llx, outside of its memory", (unsigned long long)info->si_addr);
 }
 
+// ---- copies of threads: to, from, bytes, and how many of them are waited for
+
+struct Copy { unsigned thread; void* to; const void* from; size_t size; bool committed; };
+constexpr unsigned COPIES = 1 << 16;
+static Copy copies[COPIES];
+static unsigned copies_made;
+
+static unsigned own_number() { return current ? unsigned(current - threads) : 0; }
+static void copy(void* to, const void* from, size_t size) {
+  if (copies_made == COPIES) fail("more than %u copies on their way", COPIES);
+  copies[copies_made++] = {own_number(), to, from, size, false};
+}
+static void commit() {
+  for (unsigned i = 0; i < copies_made; ++i) copies[i].committed |= copies[i].thread == own_number();
+}
+static void finish() {
+  unsigned left = 0;
+  for (unsigned i = 0; i < copies_made; ++i)
+    if (copies[i].thread == own_number() && copies[i].committed) memcpy(copies[i].to, copies[i].from, copies[i].size);
+    else copies[left++] = copies[i];
+  copies_made = left;
+}
+
 // ---- orders
 
 static unsigned draw(unsigned below) {
@@ -213,6 +236,7 @@ static void run(const Kernel& k, const Request& r, char* stacks) {
   for (unsigned i = 0; i < blocks; ++i) {
     const unsigned b = order[i];
     blockIdx = {b % r.grid[0], b / r.grid[0] % r.grid[1], b / r.grid[0] / r.grid[1]};
+    copies_made = 0;
     memset(k.shared, 0xFF, k.shared_end - k.shared);
     if (k.waits) {
       run_block_of_fibers(stacks, r.back);

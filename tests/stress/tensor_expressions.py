@@ -16,7 +16,7 @@ from renorm import te, tir, topi
 from renorm.errors import RenormError
 from renorm.te import interpret as meaning
 from renorm.te import names
-from renorm.te.schedule import Stage
+from renorm.te.stage import Stage
 from renorm.tir import interpret
 from renorm.tir.verify import verify
 

@@ -304,7 +304,23 @@ def draw_schedule(draw: Any, p: Program, outputs: list[te.Tensor], gpu: bool) ->
         elif gpu and not stage.is_inline:
             bind_root(draw, stage)
         draw_prefetch(draw, stage, [*p.inputs, *p.computed])
+    draw_storage(draw, s)
     return s
+
+
+def draw_storage(draw: Any, s: te.Schedule) -> None:
+    """Maybe all that is computed in one place a round ahead, and rows further apart."""
+    places: dict[Any, list[te.Stage]] = {}
+    for stage in s.stages:
+        if stage.attach is not None:
+            places.setdefault(stage.attach, []).append(stage)
+            if stage.op.axis and draw(st.booleans(), label=f"{stage.name} is aligned"):
+                axis = draw(st.sampled_from(stage.op.axis), label="aligned axis")
+                stage.storage_align(axis, draw(st.integers(1, 8), label="factor"), draw(st.integers(0, 8)))
+    for (stage, axis), inside in places.items():
+        if draw(st.booleans(), label=f"buffered at {axis.name} of {stage.name}"):
+            for other in inside:
+                other.double_buffer()
 
 
 def draw_prefetch(draw: Any, stage: te.Stage, tensors: list[te.Tensor]) -> None:

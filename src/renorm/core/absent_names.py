@@ -26,8 +26,6 @@ ABSENT = {
     "te.schedule.InferBound": "renorm.lower prints the loops with their bounds",
     'te.thread_axis("vthread")': "split once more, and unroll or leave that loop serial",
     "s[T].pragma": "unroll and parallel are primitives; leave other hints out",
-    "s[T].double_buffer": _HINT,
-    "s[T].storage_align": _HINT,
     "s[T].env_threads": "bind axes of the stage",
     "s[T].set_store_predicate": "conditions on threads are added where they are needed",
     "s[T].rolling_buffer": "compute_at keeps just what is needed",

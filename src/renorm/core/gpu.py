@@ -19,7 +19,7 @@ class GpuFacts:
     at most; lanes: float32 multiplications with addition that it begins per cycle; matrices: those of 16 bits, added in
     float32, that its tensor cores make when warps ask for them (mma); narrow: of which dtypes; terms: of a sum, in one
     instruction; shared: bytes of shared memory that a block has at most, when it asks for them; static: those that it
-    has without asking."""
+    has without asking; copies: whether some go to shared memory on their own (cp.async)."""
 
     units: int
     resident: int
@@ -29,10 +29,11 @@ class GpuFacts:
     narrow: tuple[str, ...] = ("float16", "bfloat16")
     terms: int = 16
     static: int = 48 << 10
+    copies: bool = True
 
 
 _KNOWN = {
-    75: GpuFacts(72, 1024, 64 << 10, lanes=64, narrow=("float16",), terms=8),
+    75: GpuFacts(72, 1024, 64 << 10, lanes=64, narrow=("float16",), terms=8, copies=False),
     80: GpuFacts(108, 2048, 163 << 10, lanes=64, matrices=1024),
     86: GpuFacts(84, 1536, 99 << 10),
     87: GpuFacts(16, 1536, 163 << 10),

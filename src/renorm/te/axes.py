@@ -8,7 +8,7 @@ from renorm.core.errors import InvalidSchedule
 from renorm.expr.linear import Linear
 from renorm.te.loop_algebra import ONE, LoopAlgebra
 from renorm.te.relations import Fuse, Split
-from renorm.te.schedule import Stage
+from renorm.te.stage import Stage
 from renorm.te.tensor import IterVar
 
 

@@ -25,7 +25,7 @@ from renorm.te.axes import axis_extents, axis_values, layout
 from renorm.te.given_loops import ExternOp
 from renorm.te.loop_algebra import ONE, ZERO, LoopAlgebra, are_separate, is_cut_whole
 from renorm.te.relations import Split
-from renorm.te.schedule import Stage
+from renorm.te.stage import Stage
 from renorm.te.tensor import ComputeOp, IterVar, Tensor
 from renorm.te.translation import Translation, source_of
 from renorm.tir.nodes import BLOCK_AXES, THREAD_AXES, Prefetch

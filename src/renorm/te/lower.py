@@ -37,7 +37,7 @@ from renorm.expr.nodes import (
     identity_element,
 )
 from renorm.expr.rewrite import variables
-from renorm.te import last_rows, open_tiles, prefetch, storage
+from renorm.te import double_buffers, last_rows, open_tiles, prefetch, storage
 from renorm.te.arguments import checked
 from renorm.te.axes import axis_values
 from renorm.te.bounds import GPU_AXES, Guard, Inference, Loop, Nest, root_values
@@ -46,7 +46,8 @@ from renorm.te.given_loops import Array, ExternOp, Loops
 from renorm.te.loop_algebra import ONE, ZERO, LoopAlgebra
 from renorm.te.open import open_variables, with_bounds
 from renorm.te.places import around, read_by, root_of
-from renorm.te.schedule import Schedule, Stage
+from renorm.te.schedule import Schedule
+from renorm.te.stage import Stage
 from renorm.te.tensor import PlaceholderOp, Tensor
 from renorm.te.translation import Translation, source_of
 from renorm.te.window import Window
@@ -112,14 +113,14 @@ class _Lowering:
         for stage in self.s.stages:
             nest = self.inference.nests.get(stage.tensor)
             if nest is not None and stage.tensor not in self.buffers:
-                regions = (region.extent for region in nest.region)
-                size = self._size(stage.tensor) if nest.is_argument else self.algebra.size(regions)
+                size = self._size(stage.tensor) if nest.is_argument else self._held(nest)
                 self.buffers[stage.tensor] = self._buffer(stage.tensor, size, nest.scope)
         body = self._with_places(roots, NOTHING, ())
         for t in self.kept:
             nest = self.inference.nests.get(t)
             if t not in self.args and nest is not None and not nest.is_empty:
                 body = Allocate(self.buffers[t], body)
+        body = double_buffers.ahead(body, self.s.stages, self.buffers)
         outputs = frozenset(self.buffers[t].name for t in self.args if t in self.inference.nests)
         params = tuple(self.buffers[t] for t in self.args)
         body = storage.reuse(body, {self.buffers[x.tensor] for x in self.s.stages if isinstance(x.op, ExternOp)})
@@ -335,19 +336,29 @@ class _Lowering:
         if window:
             strides = {i: self.algebra.extent(stride) for i, stride in enumerate(window.strides)}
         else:
-            strides = self._row_major(extents, order)
+            strides = self._row_major(extents, order, None if nest is None else nest.stage)[0]
         position = ZERO
         for i in order:
             position += self.algebra.scaled(indices[i], strides[i])
         return self.algebra.rejoined(position)
 
-    def _row_major(self, extents: Sequence[Linear], order: Sequence[int]) -> dict[int, Linear]:
-        """Return how far apart neighbours along each axis lie, where memory runs through the axes in this order."""
+    def _held(self, nest: Nest) -> Linear:
+        """The elements of the array that holds the region of a stage."""
+        return self._row_major([r.extent for r in nest.region], nest.layout, nest.stage)[1]
+
+    def _row_major(
+        self, extents: Sequence[Linear], order: Sequence[int], stage: Stage | None = None
+    ) -> tuple[dict[int, Linear], Linear]:
+        """Return how far apart neighbours along each axis lie, where memory runs through the axes in this order, and
+        how many elements that takes. stage: which may ask for more between them."""
         strides, stride = dict[int, Linear](), ONE
         for i in reversed(order):
+            if stage is not None and stage.alignments and stage.attach is not None and stride.number is not None:
+                factor, offset = stage.alignments.get(stage.op.axis[i], (1, 0))
+                stride = stride.offset((offset - stride.number) % factor)
             strides[i] = stride
             stride = self.algebra.scaled(stride, extents[i])
-        return strides
+        return strides, stride
 
     def _condition(self, guard: Guard, form: Linear) -> Expr:
         form, bound = self.algebra.without_division(form, guard.bound)
@@ -396,7 +407,7 @@ class _Lowering:
         _, extents = self._place_of(t)
         window = self.windows.get(t)
         if window is None:
-            found = self._row_major(extents, range(len(extents)))
+            found, _ = self._row_major(extents, range(len(extents)))
             strides = [found[i] for i in range(len(extents))]
         else:
             strides = [self.algebra.extent(stride) for stride in window.strides]
@@ -449,8 +460,7 @@ class _Lowering:
 
     def _idle_rounds(self, nest: Nest, end: int, inside: Sequence[Nest]) -> list[tuple[int, Expr]]:
         """Conditions of whole rounds, with the number of the loop."""
-        deepest = max((child.position for child in inside), default=-1)
-        found = open_tiles.idle_rounds(self.algebra, nest, end, deepest)
+        found = open_tiles.idle_rounds(self.algebra, nest, end, inside, self.inside)
         return [(position, self._condition(g, form)) for position, g, form in found]
 
     def _loops(

@@ -19,7 +19,8 @@ from renorm.te.arguments import checked
 from renorm.te.tensor import IterVar, Operation, Tensor
 
 if TYPE_CHECKING:
-    from renorm.te.schedule import Schedule, Stage
+    from renorm.te.schedule import Schedule
+    from renorm.te.stage import Stage
 
 P = ParamSpec("P")
 R = TypeVar("R")

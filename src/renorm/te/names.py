@@ -9,7 +9,8 @@ from renorm.te.given_loops import ExternOp, extern
 from renorm.te.lower import lower
 from renorm.te.math import *  # noqa: F403 - its __all__
 from renorm.te.open import size_var, specialize, var
-from renorm.te.schedule import Schedule, Stage, create_schedule
+from renorm.te.schedule import Schedule, create_schedule
+from renorm.te.stage import Stage
 from renorm.te.tensor import (
     ComputeOp,
     IterVar,

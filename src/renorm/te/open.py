@@ -16,7 +16,8 @@ from renorm.expr.rewrite import transform, variables
 from renorm.te.arguments import checked
 from renorm.te.given_loops import ExternOp
 from renorm.te.relations import Fuse, Split
-from renorm.te.schedule import Schedule, Stage
+from renorm.te.schedule import Schedule
+from renorm.te.stage import Stage
 from renorm.te.tensor import ComputeOp, IterVar, PlaceholderOp, Tensor, source_of
 
 
@@ -203,4 +204,6 @@ class _Copy:
                 new._check_thread(self.axes[a], thread)
             new.threads[self.axes[a]] = thread
         new.scope, new.nontemporal, new.window = old.scope, old.nontemporal, old.window
+        new.is_double_buffered = old.is_double_buffered
+        new.alignments = {self.axes[a]: to for a, to in old.alignments.items()}
         new.is_stored_at_root, new.is_inline = old.is_stored_at_root, old.is_inline

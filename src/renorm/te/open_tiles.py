@@ -6,14 +6,15 @@ skipped, and sums in registers have shorter versions. What is read in vain: te.l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from renorm.expr.linear import Linear
 from renorm.expr.nodes import Expr
 from renorm.te.bounds import Guard, Loop, Nest
 from renorm.te.loop_algebra import LoopAlgebra
-from renorm.tir.nodes import If, Stmt
+from renorm.te.stage import Stage
+from renorm.tir.nodes import THREAD_AXES, If, Stmt
 from renorm.tir.rewrite import fresh_copy
 
 _SHORTER = 2  # versions of sums in registers, each half as long as the one before
@@ -30,10 +31,16 @@ def lengths(tile: int) -> list[int]:
     return found
 
 
-def idle_rounds(algebra: LoopAlgebra, nest: Nest, end: int, deepest: int) -> Iterator[tuple[int, Guard, Linear]]:
+def idle_rounds(
+    algebra: LoopAlgebra, nest: Nest, end: int, inside: Sequence[Nest], guests: Mapping[Stage, Sequence[Nest]]
+) -> Iterator[tuple[int, Guard, Linear]]:
     """Yield when a round of a loop before number `end` computes an element at all, with the number of the loop: a block
     of 8 rows has rows beyond an open extent. Where each element has a condition of its own and nothing is computed
-    besides, that suffices. deepest: of the loops in which other stages are computed."""
+    besides, that suffices. inside: what else is computed in these loops; guests: in those of each stage. Threads that
+    wait for each other there leave out no round by themselves."""
+    deepest = max((child.position for child in inside), default=-1)
+    is_met = any(_waits(child, guests) for child in inside)
+    threads = {loop.var for loop in nest.path if loop.kind in THREAD_AXES and is_met}
     for g in (*(nest.domain if nest.is_speculative else ()), *nest.guards):
         is_speculative = nest.is_speculative and g in nest.domain
         if g.is_lower or g.is_reduce or (is_speculative and g.bound.number is not None):
@@ -42,8 +49,14 @@ def idle_rounds(algebra: LoopAlgebra, nest: Nest, end: int, deepest: int) -> Ite
             if loop.kind != "serial" or not loop.is_emitted or not (is_speculative or position <= deepest):
                 continue
             least, _ = algebra.relax(g.form, {inner.var for inner in nest.loops[position + 1 :]})
-            if loop.var in algebra.free(least) and not algebra.is_below(least, g.bound):
+            free = algebra.free(least)
+            if loop.var in free and not algebra.is_below(least, g.bound) and threads.isdisjoint(free):
                 yield position, g, least
+
+
+def _waits(nest: Nest, guests: Mapping[Stage, Sequence[Nest]]) -> bool:
+    """Return whether threads share what a stage stores, or one in its loops."""
+    return nest.scope == "shared" or nest.is_argument or any(_waits(n, guests) for n in guests.get(nest.stage, ()))
 
 
 def for_fewer(

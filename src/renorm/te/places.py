@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from renorm.te.schedule import Stage
+from renorm.te.stage import Stage
 from renorm.te.tensor import Tensor
 
 

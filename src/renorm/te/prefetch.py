@@ -29,7 +29,7 @@ from renorm.te.axes import axis_values
 from renorm.te.bounds import GPU_AXES, Loop, Nest
 from renorm.te.loop_algebra import ZERO, LoopAlgebra
 from renorm.te.relations import Fuse
-from renorm.te.schedule import Stage
+from renorm.te.stage import Stage
 from renorm.te.tensor import IterVar, Tensor
 from renorm.tir.nodes import Buffer, Prefetch
 

@@ -12,10 +12,11 @@ from renorm.expr.nodes import Expr, Load, Reduce, Var, all_of
 from renorm.expr.rewrite import substitute, transform
 from renorm.te.relations import Fuse, Split
 from renorm.te.tensor import ComputeOp, IterVar, Operation, Tensor
-from renorm.tir.nodes import SCOPES
+from renorm.tir.nodes import SCOPES, STAGED
 
 if TYPE_CHECKING:
-    from renorm.te.schedule import Schedule, Stage
+    from renorm.te.schedule import Schedule
+    from renorm.te.stage import Stage
 
 
 def replace_loads(body: Expr, f: Callable[[Load], Expr | None]) -> Expr:
@@ -161,8 +162,9 @@ def _compute_op(tensor: Tensor) -> ComputeOp:
 
 def check_scope(what: str, scope: str) -> None:
     """Raise InvalidSchedule for a name that is not one of a memory."""
-    if scope not in SCOPES:
-        raise InvalidSchedule(f"{what}: {scope!r} is not a scope", [f"known: {', '.join(SCOPES)}"])
+    known = [s for s in SCOPES if s != STAGED]  # which double_buffer makes of shared memory
+    if scope not in known:
+        raise InvalidSchedule(f"{what}: {scope!r} is not a scope", [f"known: {', '.join(known)}"])
 
 
 def _check_untouched(primitive: str, stage: Stage) -> None:

@@ -44,6 +44,7 @@ from renorm.tir import arithmetic, interpret_accesses
 from renorm.tir.interpret_gpu import Launch, Shadow
 from renorm.tir.nodes import (
     BLOCK_AXES,
+    STAGED,
     THREAD_AXES,
     Allocate,
     Barrier,
@@ -227,7 +228,7 @@ class _Source:
                 if not self._in_region:
                     self._buffers.append(buffer)
                     self._emit(f"{self._bind(buffer)} = _new({size})")
-                elif buffer.scope in ("shared", "global"):
+                elif buffer.is_shared or buffer.scope == "global":
                     # empty in each round of the loops around, though it is one piece of memory: whose accesses may
                     # race with those of the round before
                     rounds = [self._names[id(v)] for v in self._loops if v not in self._axes]
@@ -319,18 +320,19 @@ class _Source:
         """The loop variables of this place, for messages."""
         return "{" + ", ".join(f"{v.name!r}: {self._names[id(v)]}" for v in self._loops) + "}"
 
-    def _shadow(self, buffer: Buffer) -> str:
+    def _shadow(self, buffer: Buffer, me: str = "_me") -> str:
         """What accesses to vectors note themselves with."""
-        return f"(_launch, {self._shadows[buffer]}, _me)" if buffer in self._shadows else "None"
+        return f"(_launch, {self._shadows[buffer]}, {me})" if buffer in self._shadows else "None"
 
     def _store(self, s: Store) -> None:
         memory, (name, size) = self._name(s.buffer), (s.buffer.name, self._size(s.buffer))
         convert = arithmetic.store_function(s.buffer.dtype)
+        me = "(_me + _launch.count)" if s.buffer.scope == STAGED else "_me"
         if s.index.lanes > 1 or s.value.lanes > 1:
             predicate = "None" if s.predicate is None else self._value(s.predicate)
             self._emit(
                 f"_scatter({memory}, {name!r}, {self._index(s.index)}, {self._value(s.value)}, {predicate}, {convert}, "
-                f"{self._where()}, {self._shadow(s.buffer)})"
+                f"{self._where()}, {self._shadow(s.buffer, me)})"
             )
             return
         if s.predicate is not None:
@@ -340,8 +342,8 @@ class _Source:
         self._emit(f"{at} = {self._index(s.index)}")
         self._emit(f"if not 0 <= {at} < {size}: _outside({name!r}, {size}, {at}, {self._where()})")
         if shadow := self._shadows.get(s.buffer):
-            self._emit(f"if {shadow}_w[{at}] != _me and not {shadow}.writes({at}, _me):")
-            self._emit(f"    _launch.race({shadow}, {at}, _me, 'writes', {self._where()})")
+            self._emit(f"if {shadow}_w[{at}] != {me} and not {shadow}.writes({at}, {me}):")
+            self._emit(f"    _launch.race({shadow}, {at}, {me}, 'writes', {self._where()})")
         self._emit(f"{memory}[{at}] = {convert}({self._value(s.value)})")
         if s.predicate is not None:
             self._depth -= 1

@@ -6,7 +6,8 @@ each up to its next barrier. Between two of its barriers a block is in one *phas
 Two accesses race where one of them writes and nothing orders them: accesses of different blocks of a launch, or of
 different threads of a block in one phase. That is found by who accessed each cell before, and so in every order alike:
 
-    stamp    phase * threads + thread, where phases are numbered through the launch, no two blocks sharing one
+    stamp    2 * phase * threads + thread, where phases are numbered through the launch, no two blocks sharing one; of
+             what a thread has copied to memory of scope "staged" that plus threads, as if another one had stored it
     start    the stamps below it are those of other blocks; what lies from there to `now` came before a barrier
     now      thread 0 in the phase that runs; the stamps from there on are those of this phase
 
@@ -66,7 +67,7 @@ class Launch:
     def _block(self, block: _Place, running: list[Iterator[int]]) -> None:
         while True:
             reached = [next(t, None) for t in (self._shuffled(running) if self._random else running)]
-            self.now += self.count
+            self.now += 2 * self.count
             if all(r is None for r in reached):
                 return
             if len(set(reached)) > 1:

@@ -7,13 +7,15 @@
         | prefetch A[e]              Prefetch: a hint that the line of this element is read soon
         | let x = e { s }            Let
         | if (e) { s } else { s }    If
-        | allocate A[f32 * n] { s }  Allocate: scope global, shared, local, register, tile
+        | allocate A[f32 * n] { s }  Allocate: scope global, shared, staged, local, register, tile
         | barrier(shared)            Barrier: of all threads of a block
         | produce A { s }            Produce: a marker for readers, no meaning
         | s ; s                      Seq
 
 Tensorized loops are nested and mean what serial ones do: that the target may run them as one instruction on matrices
-is all that they say. Buffers of scope tile are its accumulators, which no other loops touch.
+is all that they say. Buffers of scope tile are its accumulators, which no other loops touch. What is stored to shared
+memory of scope staged is there behind the next barrier, for whoever stored it too: copies may be on their way until
+then.
 
 Buffers are flat: one index, in elements. A parameter's extent is in its Buffer; who calls a kernel gives at least
 that much. Open extents are numbers that who calls it gives, within their bounds (n is 1 or more, m up to 64), or that
@@ -32,7 +34,8 @@ from renorm.core import dtypes
 from renorm.core.errors import InvalidLoops
 from renorm.expr.nodes import Const, Expr, OpenVar, Var
 
-SCOPES = ("global", "shared", "local", "register", "tile")
+STAGED = "staged"
+SCOPES = ("global", "shared", STAGED, "local", "register", "tile")
 BLOCK_AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 THREAD_AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 KINDS = ("serial", "parallel", "vectorized", "unrolled", "tensorized", *BLOCK_AXES, *THREAD_AXES)
@@ -51,6 +54,11 @@ class Buffer:
     def __post_init__(self) -> None:
         if self.scope not in SCOPES:
             raise InvalidLoops(f"buffer {self.name}: {self.scope!r} is not a scope", [f"known: {', '.join(SCOPES)}"])
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether it is a block's."""
+        return self.scope in ("shared", STAGED)
 
     @property
     def nbytes(self) -> int | None:

@@ -98,7 +98,7 @@ def launch_extents(region: Stmt) -> dict[str, int]:
 
 def shared_places(region: Stmt) -> tuple[dict[Buffer, int], int]:
     """Return where the shared arrays of a launch lie, each at a multiple of 16 bytes, and how many bytes they take."""
-    arrays = [s.buffer for s in walk(region) if isinstance(s, Allocate) and s.buffer.scope == "shared"]
+    arrays = [s.buffer for s in walk(region) if isinstance(s, Allocate) and s.buffer.is_shared]
     places, end = dict[Buffer, int](), 0
     for b in arrays:
         places[b] = end

@@ -5,7 +5,8 @@ blockIdx.*, threadIdx.* loop       the CUDA variable of that name; the launch ha
 allocate at the root               a parameter of every launch that touches it: memory that the caller provides
 shared, local, register allocate   a __shared__ array, an array of a thread; where the former take more than a block
                                    has without asking, parts of one array that the launch asks for
-barrier                            __syncthreads()
+barrier                            __syncthreads(), behind __pipeline_wait_prior(0) where copies may be on their way
+store to memory of scope staged    __pipeline_memcpy_async where that copies 4, 8 or 16 bytes (cp.async)
 vectorized loop                    accesses of up to 16 bytes where memory lies so (vectors.py), else unrolled
 tensorized loops                   instructions of tensor cores where warps can run them so (tensor_cores.py)
 """
@@ -24,10 +25,11 @@ from renorm.core.gpu import facts
 from renorm.core.spans import Span, is_finite
 from renorm.core.target import Target
 from renorm.expr.bounds import interval
-from renorm.expr.nodes import Expr, Var
+from renorm.expr.nodes import Call, Const, Expr, Load, Var
 from renorm.expr.rewrite import depends_on, loads
 from renorm.tir.nodes import (
     BLOCK_AXES,
+    STAGED,
     THREAD_AXES,
     Allocate,
     Barrier,
@@ -52,6 +54,7 @@ _HEADERS = {"float16": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
 
 SHARED = "renorm_shared"  # all of the shared memory that a launch asks for
 STATIC = facts("").static
+LEAST_COPY = 4  # bytes that go to shared memory on their own
 _WIDE = {2: "short", 4: "int", 8: "int2", 16: "int4"}  # by the bytes of an access
 
 
@@ -98,6 +101,8 @@ def generate(kernel: Kernel, target: Target) -> CudaKernel:
         launches.append(emitter.launch)
     touched = {b.dtype for n in nests for s in walk_stmt(n) for b in _buffers(s)}
     headers = [f"#include <{_HEADERS[d]}>" for d in sorted(touched & set(_HEADERS))]
+    if any("__pipeline" in f for f in functions):
+        headers.append("#include <cuda_pipeline_primitives.h>")
     own = [needed[k] for k in sorted(needed)]
     source = "\n\n".join(part for part in ("\n".join(headers), "\n".join(own), *functions) if part) + "\n"
     return CudaKernel(kernel.name, source, tuple(launches), tuple(workspace), target.arch)
@@ -150,6 +155,7 @@ class _Function(Expressions):
             f"{'' if b in written and b in read else '__restrict__ '}{self._name(b, b.name)}"
             for b in params
         ]
+        self._copies = facts(arch).copies and any(b.scope == STAGED for b in used)
         self._places = self._shared_places(nest)
         if self._asked:
             self._line(1, f"extern __shared__ __align__(16) unsigned char {SHARED}[];")
@@ -198,6 +204,9 @@ class _Function(Expressions):
             case Store():
                 self._store(s, depth)
             case Barrier():
+                if self._copies:
+                    self._line(depth, "__pipeline_commit();")
+                    self._line(depth, "__pipeline_wait_prior(0);")
                 self._line(depth, "__syncthreads();")
             case Prefetch():
                 pass  # while a block waits for memory, another one computes
@@ -215,7 +224,7 @@ class _Function(Expressions):
         if b in self._places:
             self._line(depth, f"{kind}* const {name} = ({kind}*)({SHARED} + {self._places[b]});")
         else:
-            scope = "__shared__ __align__(16) " if b.scope == "shared" else ""
+            scope = "__shared__ __align__(16) " if b.is_shared else ""
             self._line(depth, f"{scope}{kind} {name}[{b.size}];")
 
     def _know(self, var: Var, span: Span) -> None:
@@ -247,8 +256,9 @@ class _Function(Expressions):
             self._multiply(product, depth)
             return
         if s.kind == "vectorized" and (found := vectors.runs(s)):
-            self._know(s.var, (0, found.extent - 1))
-            self._vector(s, found, depth)
+            if not self._copy_vector(s, found, depth):
+                self._know(s.var, (0, found.extent - 1))
+                self._vector(s, found, depth)
             return
         first, end = interval(s.start, self._bounds), interval(s.start + s.extent, self._bounds)
         self._know(s.var, (first[0], end[1] - 1))
@@ -342,6 +352,52 @@ class _Function(Expressions):
             else:
                 self._line(depth, f"*({kind}*)({here}) = *(const {kind}*)({there});")
 
+    # -- copies that are on their way until the next barrier
+
+    def _copy_vector(self, s: For, found: Runs, depth: int) -> bool:
+        """Have a vectorized loop be such copies, where it copies whole runs; return whether it does."""
+        copied = self._copied(found.store)
+        if copied is None or found.written is None or (copied[0] is not None and depends_on(copied[0], s.var)):
+            return False
+        source = vectors.run(found.written.buffer, copied[1].indices[0], s.var, found.extent)
+        piece = 0 if source is None else min(source.piece, found.written.piece)
+        if source is None or piece * itemsize(source.buffer.dtype) < LEAST_COPY:
+            return False
+        for i in range(0, found.extent, piece):
+            self._copy_ahead(found.store.buffer, found.written.base + i, copied, source.base + i, piece, depth)
+        return True
+
+    def _copied(self, s: Store) -> tuple[Expr | None, Load] | None:
+        """Return the condition on which a store to staged memory copies an element of global memory, and that; None
+        where it does something else. Without the condition it stores a zero."""
+        condition, value = None, s.value
+        match value:
+            case Call(name="if_then_else", args=(first, second, Const(value=0))):
+                condition, value = first, second
+            case _:
+                pass
+        if not self._copies or s.buffer.scope != STAGED or s.predicate is not None or not isinstance(value, Load):
+            return None
+        b = value.source
+        is_plain = isinstance(b, Buffer) and b.scope == "global" and b.dtype == s.buffer.dtype
+        return (condition, value) if is_plain and value.predicate is None else None
+
+    def _copy_ahead(
+        self, to: Buffer, index: Expr, copied: tuple[Expr | None, Load], first: Expr, count: int, depth: int
+    ) -> None:
+        condition, source = copied[0], copied[1].source
+        assert isinstance(source, Buffer)
+        there = f"{self._name(to, to.name)} + ({self._expr(index)})"
+        here, size = f"{self._name(source, source.name)} + ({self._expr(first)})", count * itemsize(to.dtype)
+        text = f"__pipeline_memcpy_async({there}, {here}, {size});"
+        if condition is not None:
+            text = f"if ({self._expr(condition)}) {text} else *({_WIDE[size]}*)({there}) = {{}};"
+        self._line(depth, text)
+
     def _store(self, s: Store, depth: int) -> None:
+        copied = self._copied(s) if itemsize(s.buffer.dtype) >= LEAST_COPY else None
+        if copied is not None:
+            self._copy_ahead(s.buffer, s.index, copied, copied[1].indices[0], 1, depth)
+            return
         text = f"{self._name(s.buffer, s.buffer.name)}[{self._expr(s.index)}] = {self._narrowed(s)};"
         self._line(depth, text if s.predicate is None else f"if ({self._expr(s.predicate)}) {text}")

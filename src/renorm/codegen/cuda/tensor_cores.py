@@ -144,4 +144,5 @@ def _factors(store: Store) -> tuple[Load, Load] | None:
 def _reads(load: Load, others: Sequence[Var]) -> bool:
     """Return whether all lanes that differ in these variables alone read the same, of memory that they share."""
     assert isinstance(load.source, Buffer)
-    return load.source.scope in ("shared", "global") and not any(depends_on(load.indices[0], v) for v in others)
+    is_seen = load.source.is_shared or load.source.scope == "global"
+    return is_seen and not any(depends_on(load.indices[0], v) for v in others)

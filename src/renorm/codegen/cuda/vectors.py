@@ -67,7 +67,7 @@ def runs(loop: For) -> Runs | None:
 def run(buffer: Buffer, index: Expr, var: Var, extent: int) -> Run | None:
     """Return the elements that an index goes through as a variable goes from 0 to an extent, in memory that threads
     share; None where they are not side by side, or no two of them are aligned."""
-    if buffer.scope not in ("global", "shared"):
+    if not (buffer.is_shared or buffer.scope == "global"):
         return None
     form = linear(index)
     others = [k for atom, k in form.terms.items() if atom is not var]
