@@ -197,6 +197,27 @@ def products(run: Run, until: float) -> Found:
     return {"products": found, "not begun": left}, [*lines, *_left(left)]
 
 
+def ahead(run: Run, until: float) -> Found:
+    """Products that copy a round ahead, by those that do not."""
+    from benchmarks.gpu import subjects
+
+    found, names = dict[str, Answer](), list(subjects.products(run.place.is_gpu))
+    with workers(run.place, 1, run.log) as (worker,):
+        for name in names:
+            if time.monotonic() < until:
+                worker.ask("benchmarks.gpu.copies_ahead:measured", name, 0.1)
+                found[name] = worker.answer(min(60.0, until + 5.0 - time.monotonic()))
+    rows = list[tuple[Any, ...]]()
+    for name, a in found.items():
+        columns = list[Any]()
+        for dtype in ("float32", "float16"):
+            ms = [a.get("ms", {}).get(k, {}).get("median") for k in (dtype, f"{dtype}, ahead")]
+            columns += [*ms, ms[1] / ms[0] if ms[0] and ms[1] else None]
+        rows.append((name, *columns, a.get("error"), _verdict(a)))
+    head = ("product", "float32 ms", "ahead ms", "of it", "float16 ms", "ahead ms", "of it", "error", "")
+    return {"products": found}, [table(head, rows), *_left([name for name in names if name not in found])]
+
+
 def _alone(run: Run, kind: str, names: list[str], until: float) -> tuple[dict[str, Answer], list[str]]:
     """Compile subjects in a few processes, each its share, and measure them one after the other."""
     begin, found, failed = time.monotonic(), dict[str, Answer](), dict[str, Answer]()
@@ -230,6 +251,7 @@ PHASES: dict[str, tuple[Phase, float]] = {  # in the order of their worth, with 
     "layers": (layers, 40.0),
     "products": (products, 60.0),
     "sanitize": (sanitize, 75.0),
+    "ahead": (ahead, 20.0),
 }
 
 

@@ -173,13 +173,13 @@ def compiled(place: Place, kind: str, name: str, batch: int = 0) -> Compiled:
     torch.manual_seed(1)
     module = subject.build()
     inputs = tuple(torch.randn(shape) for shape in subject.shapes)
-    model, read_from = _model(module, inputs)
+    model, read_from = read(module, inputs)
     begin = time.perf_counter()
     made = renorm.compile(model, target=place.target)
     return Compiled(subject, module, inputs, made, time.perf_counter() - begin, read_from)
 
 
-def _model(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, str]:
+def read(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, str]:
     """Return a module as renorm reads it: a program of torch.export, or, where a version of PyTorch fails at that, the
     bytes of an ONNX file."""
     with torch.no_grad():

@@ -42,6 +42,7 @@ def test_the_script_runs_from_beginning_to_end_without_a_gpu(tmp_path: Path) -> 
     assert all(told["error"] < deviation.TOLERANCE for told in found["norms"]["norms"].values())
     assert all(told["error"] < deviation.TOLERANCE for told in found["layers"]["layers"].values())
     assert all(told["error"] < deviation.TOLERANCE for told in found["products"]["products"].values())
+    assert all(told["error"] < deviation.TOLERANCE for told in found["ahead"]["products"].values())
     assert "not right: none" in found["sanitize"]["no tool"]["program"]
 
 

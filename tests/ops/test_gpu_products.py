@@ -27,6 +27,7 @@ TILES = {
     "wide": Tile(8, 8, 2, 2),
     "parts": Tile(4, 4, 2, 4, depth=16, parts=2),
     "narrow": Tile(2, 1, 4, 8, depth=32),
+    "ahead": Tile(4, 4, 4, 8, is_ahead=True),
     "chosen": None,
 }
 

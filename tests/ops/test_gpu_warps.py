@@ -27,6 +27,7 @@ TILES = {
     "warps": WarpTile(2, 4, 16, 8, 32),
     "large": WarpTile(8, 4, 8, 8, 32),
     "parts": WarpTile(2, 2, 8, 8, 32, parts=2),
+    "ahead": WarpTile(2, 4, 8, 8, 32, is_ahead=True),
     "chosen": None,
 }
 
@@ -77,7 +78,7 @@ def test_products(tile: str, turned: tuple[bool, bool], dtype: str, monkeypatch:
 
 
 @needs_compiler
-@pytest.mark.parametrize("tile", ["warps", "parts", "chosen"])
+@pytest.mark.parametrize("tile", ["warps", "parts", "ahead", "chosen"])
 @pytest.mark.parametrize(
     ("groups", "channels", "kernel", "strides"),
     [(1, (24, 40), 3, 1), (1, (32, 17), 1, 1), (1, (3, 16), 7, 2), (2, (64, 48), 3, 2)],

@@ -159,6 +159,14 @@ class Cuts(Product, ABC):
         self.reads[copied] = fetched
         return copied
 
+    def share(self, copy: te.Tensor, sums: te.Tensor, rounds: te.IterVar) -> None:
+        """Keeps what a round needs of a factor in shared memory."""
+        s = self.s
+        s[copy].set_scope("shared")
+        s[copy].compute_at(s[sums], rounds)
+        if self.tile.is_ahead:
+            s[copy].double_buffer()
+
     def vector(self, t: te.Tensor, axis: te.IterVar) -> None:
         """Makes accesses to whole vectors of a loop, where there are such."""
         (self.s[t].vectorize if axis.extent in (2, 4, 8) else self.s[t].unroll)(axis)

@@ -84,8 +84,7 @@ class Sums(Cuts):
     def _copy(self, copy: te.Tensor, sums: te.Tensor, rounds: te.IterVar, role: str) -> None:
         """Shares a copy to shared memory out to the threads of a block: neighbours in memory go to neighbours."""
         s, tile = self.s, self.tile
-        s[copy].set_scope("shared")
-        s[copy].compute_at(s[sums], rounds)
+        self.share(copy, sums, rounds)
         *_, kq, kv, r, t, v = s[copy].op.axis
         along_terms = self.product.runs_along_terms(role)
         order = [r, t, v, kq, kv] if along_terms else [kq, kv, r, t, v]

@@ -12,7 +12,8 @@ from renorm.ops.schedules.gpu_stages import VECTOR
 @dataclass(frozen=True)
 class Tile:
     """rows, columns: what a thread computes; thread_rows, thread_columns: threads of a block; depth: terms of a sum
-    that shared memory holds at a time; parts: blocks that share the terms of a sum."""
+    that shared memory holds at a time; parts: blocks that share the terms of a sum; is_ahead: whether those of the next
+    round are copied meanwhile, which was not measured, and so is not chosen."""
 
     rows: int
     columns: int
@@ -20,6 +21,7 @@ class Tile:
     thread_columns: int
     depth: int = 16
     parts: int = 1
+    is_ahead: bool = False
 
     @property
     def block_rows(self) -> int:

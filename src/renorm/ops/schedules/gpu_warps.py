@@ -88,8 +88,7 @@ class Warps(Cuts):
         """Shares a copy to shared memory out to the threads of a block: neighbours in memory go to neighbours, 8 terms
         to shared memory at once."""
         s, tile = self.s, self.tile
-        s[copy].set_scope("shared")
-        s[copy].compute_at(s[sums], rounds)
+        self.share(copy, sums, rounds)
         _, _, _, *digits, kq, kv = s[copy].op.axis
         along_terms = self.product.runs_along_terms(role)
         s[copy].reorder(*([*digits, kq] if along_terms else [kq, *digits]), kv)
