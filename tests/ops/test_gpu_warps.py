@@ -66,9 +66,27 @@ def product(a: te.Tensor, b: te.Tensor, turned: tuple[bool, bool]) -> te.Tensor:
 @needs_compiler
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False), (True, True)])
-@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize("tile", [name for name in TILES if name != "ahead"])
 def test_products(tile: str, turned: tuple[bool, bool], dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for m, n, k in ((16, 8, 32), (33, 21, 47), (64, 40, 160)):
+    assert_products(((16, 8, 32), (33, 21, 47), (64, 40, 160)), tile, turned, dtype, monkeypatch)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("turned", "is_copied"), [((False, True), True), ((True, False), False)])
+def test_products_that_copy_ahead(turned: Any, is_copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of terms that lie side by side; others are loaded and stored."""
+    assert_products(((33, 21, 47), (64, 40, 160)), "ahead", turned, "float16", monkeypatch)
+    a, b = operands(64, 40, 160, turned, dtype="float16")
+    y = product(a, b, turned)
+    text = generate(te.lower(scheduled(y, TILES["ahead"], monkeypatch), [a, b, y]), TARGET).source
+    assert ("__pipeline_memcpy_async" in text) == is_copied
+    assert text.count("__syncthreads") == 1
+
+
+def assert_products(
+    sizes: Any, tile: str, turned: tuple[bool, bool], dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for m, n, k in sizes:
         a, b = operands(m, n, k, turned, dtype=dtype)
         y = product(a, b, turned)
         s = scheduled(y, TILES[tile], monkeypatch)
