@@ -248,7 +248,9 @@ def draw_loops(draw: Any, stage: te.Stage) -> None:
                 stage.reorder(*draw(st.permutations(leaves), label="order"))
             case _:
                 kinds = ["unroll"] if axis.kind == "reduce" else ["unroll", "parallel", "vectorize"]
-                if axis not in stage.threads:
+                if axis.kind == "data" and draw(st.sampled_from([False, False, True]), label="virtual"):
+                    stage.bind(axis, te.thread_axis("vthread"))
+                elif axis not in stage.threads:
                     getattr(stage, draw(st.sampled_from(kinds), label="kind"))(axis)
 
 

@@ -24,7 +24,6 @@ ABSENT = {
     "te.decl_buffer": _BUFFER,
     "te.trace": _CALLS,
     "te.schedule.InferBound": "renorm.lower prints the loops with their bounds",
-    'te.thread_axis("vthread")': "split once more, and unroll or leave that loop serial",
     "s[T].pragma": "unroll and parallel are primitives; leave other hints out",
     "s[T].env_threads": "bind axes of the stage",
     "s[T].set_store_predicate": "conditions on threads are added where they are needed",

@@ -14,7 +14,7 @@ what would be outside (a Load with a predicate), and nothing that is kept depend
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from renorm.core import dtypes
 from renorm.core.errors import InvalidSchedule
@@ -28,7 +28,7 @@ from renorm.te.relations import Split
 from renorm.te.stage import Stage
 from renorm.te.tensor import ComputeOp, IterVar, Tensor
 from renorm.te.translation import Translation, source_of
-from renorm.tir.nodes import BLOCK_AXES, THREAD_AXES, Prefetch
+from renorm.tir.nodes import BLOCK_AXES, THREAD_AXES, VIRTUAL, Prefetch
 
 GPU_AXES = frozenset((*BLOCK_AXES, *THREAD_AXES))
 
@@ -36,7 +36,8 @@ GPU_AXES = frozenset((*BLOCK_AXES, *THREAD_AXES))
 @dataclass(eq=False)
 class Loop:
     """One loop of a nest. value: what its axis is, in terms of var. is_emitted: whether it becomes a For; a loop of
-    one round does not, nor does a GPU axis that a loop around it has opened. hints: what each round begins with."""
+    one round does not, nor does a GPU axis that a loop around it has opened. hints: what each round begins with.
+    is_virtual: whether its rounds are virtual threads."""
 
     axis: IterVar
     var: Var
@@ -45,6 +46,7 @@ class Loop:
     value: Linear
     is_emitted: bool
     hints: list[Prefetch] = field(default_factory=list[Prefetch])
+    is_virtual: bool = False
 
 
 @dataclass(frozen=True)
@@ -326,9 +328,8 @@ class Inference:
         if nest.stage.attach is None or any(extent.number == 0 for extent in shape):
             return whole
         around = {loop.var for loop in nest.prefix}
-        shared = (
-            {loop.var for loop in nest.prefix if loop.kind in THREAD_AXES} if nest.scope == "shared" else set[Var]()
-        )
+        threads = {loop.var for loop in nest.prefix if loop.kind in THREAD_AXES or loop.is_virtual}
+        shared = threads if nest.scope == "shared" else set[Var]()
         found: list[tuple[Linear, Linear]] | None = None
         readers, wanted = list(self._readers.get(nest.stage.tensor, [])), [nest.stage.tensor]
         if nest.stage.like is not None:  # as those read it that it is computed with, not others like itself
@@ -458,7 +459,8 @@ class Inference:
             is_emitted = extent.number != 1
             if is_emitted:
                 names.add(name)
-            loops.append(Loop(axis, var, extent, kind, value, is_emitted))
+            loop = Loop(axis, var, extent, kind, value, is_emitted)
+            loops.append(replace(loop, kind="unrolled", is_virtual=True) if kind == VIRTUAL else loop)
         if nest.scope == "shared":  # one thread writes where no loop shares the work out
             bound = {loop.kind for loop in loops}
             for loop in nest.prefix:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from renorm.core import dtypes
-from renorm.core.absent_names import ABSENT
 from renorm.core.errors import InvalidExpression, suggest
 from renorm.expr.extents import same_extent
 from renorm.expr.nodes import (
@@ -28,7 +27,7 @@ from renorm.expr.nodes import (
 from renorm.te.arguments import Extent, checked
 from renorm.te.tensor import IterVar, PlaceholderOp, Tensor, as_shape, compute_over
 from renorm.te.window import Window
-from renorm.tir.nodes import BLOCK_AXES, THREAD_AXES
+from renorm.tir.nodes import BLOCK_AXES, THREAD_AXES, VIRTUAL
 
 __all__ = [
     "comm_reducer", "compute", "convert", "infinity", "max", "max_value", "min", "min_value", "placeholder", "prod",
@@ -104,16 +103,15 @@ def reduce_axis(dom: Sequence[Extent], name: str = "rv") -> IterVar:
 def thread_axis(dom: int | str | Sequence[int] | None = None, tag: str = "", name: str = "") -> IterVar:
     """An axis of the GPU grid to bind loops to: thread_axis("blockIdx.x"), thread_axis((0, 8), "threadIdx.x").
 
-    Without an extent it takes that of the loop bound to it. tag: blockIdx.{x,y,z}, threadIdx.{x,y,z}.
+    Without an extent it takes that of the loop bound to it. tag: blockIdx.{x,y,z}, threadIdx.{x,y,z}, or
+    vthread: virtual threads, of which one thread does the work side by side.
     """
     if isinstance(dom, str):
         dom, tag = None, dom
     tag = tag or name
-    if tag in ("vthread", "cthread"):
-        raise InvalidExpression("virtual threads are absent", do=ABSENT['te.thread_axis("vthread")'])
-    known = (*BLOCK_AXES, *THREAD_AXES)
+    known = (*BLOCK_AXES, *THREAD_AXES, VIRTUAL)
     if tag not in known:
-        raise InvalidExpression(f"{tag!r} is not an axis of the grid", [f"known: {suggest(tag, known, most=6)}"])
+        raise InvalidExpression(f"{tag!r} is not an axis of the grid", [f"known: {suggest(tag, known, most=7)}"])
     if dom is not None:
         low, high = (0, dom) if isinstance(dom, int) else dom if len(dom) == 2 else (-1, -1)
         if low != 0 or high < 1:

@@ -37,7 +37,7 @@ from renorm.expr.nodes import (
     identity_element,
 )
 from renorm.expr.rewrite import variables
-from renorm.te import double_buffers, last_rows, open_tiles, prefetch, storage
+from renorm.te import double_buffers, last_rows, open_tiles, prefetch, storage, virtual_threads
 from renorm.te.arguments import checked
 from renorm.te.axes import axis_values
 from renorm.te.bounds import GPU_AXES, Guard, Inference, Loop, Nest, root_values
@@ -120,6 +120,7 @@ class _Lowering:
             nest = self.inference.nests.get(t)
             if t not in self.args and nest is not None and not nest.is_empty:
                 body = Allocate(self.buffers[t], body)
+        body = virtual_threads.side_by_side(body, [x for n in self.inference.nests.values() for x in n.loops])
         body = double_buffers.ahead(body, self.s.stages, self.buffers)
         outputs = frozenset(self.buffers[t].name for t in self.args if t in self.inference.nests)
         params = tuple(self.buffers[t] for t in self.args)
@@ -550,7 +551,7 @@ class _Lowering:
     def _with_places(self, nests: Sequence[Nest], rest: Stmt, path: tuple[Loop, ...]) -> Stmt:
         """`rest` after the stages computed in the same place, with their memory around all; path: the loops around."""
         on_gpu = any(loop.kind in GPU_AXES for loop in path)
-        is_repeated = any(loop.is_emitted and loop.kind not in GPU_AXES for loop in path)
+        is_repeated = any(loop.is_emitted and loop.kind not in GPU_AXES and not loop.is_virtual for loop in path)
         stmts: list[Stmt] = []
         pending: set[Tensor] = set()  # in shared memory, stored since the last barrier
         for nest in nests:

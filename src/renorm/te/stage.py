@@ -14,6 +14,7 @@ from renorm.te.mirror import Mirror, primitive
 from renorm.te.relations import Fuse, Relation, Singleton, Split
 from renorm.te.tensor import ComputeOp, IterVar, Tensor
 from renorm.te.window import Window
+from renorm.tir.nodes import VIRTUAL
 
 if TYPE_CHECKING:
     from renorm.te.schedule import Schedule
@@ -239,6 +240,9 @@ class Stage:
 
             blockIdx.x = 0..3, threadIdx.x = 0..63:  T[blockIdx.x*64 + threadIdx.x] = ...
 
+        Of te.thread_axis("vthread") one thread does the work of all, side by side: barriers and what threads share are
+        there once, what each has for itself as often as there are virtual threads.
+
         A thread axis with an extent of its own may be longer than the loop: the threads beyond it do nothing. Stages
         at root are kernel launches of their own; a stage under compute_at shares blocks and threads of the stage it
         is in.
@@ -256,7 +260,8 @@ class Stage:
                 do="s.rfactor(T, axis) makes it a data axis of a stage of its own, which can be bound",
             )
         for other, bound in self.threads.items():
-            if bound.thread == thread_ivar.thread and other is not ivar and other in self.leaf_iter_vars:
+            is_one = bound.thread == thread_ivar.thread != VIRTUAL
+            if is_one and other is not ivar and other in self.leaf_iter_vars:
                 raise InvalidSchedule(
                     f"{self.name}: {ivar.name} and {other.name} are both bound to {thread_ivar.thread}",
                     do="fuse them first",

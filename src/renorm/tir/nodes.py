@@ -38,6 +38,7 @@ STAGED = "staged"
 SCOPES = ("global", "shared", STAGED, "local", "register", "tile")
 BLOCK_AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 THREAD_AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+VIRTUAL = "vthread"  # of schedules: lowering makes loops of them (te.virtual_threads)
 KINDS = ("serial", "parallel", "vectorized", "unrolled", "tensorized", *BLOCK_AXES, *THREAD_AXES)
 
 
