@@ -132,3 +132,22 @@ def test_threads_that_differ_in_barriers_are_refused() -> None:
     loops: Any = [SimpleNamespace(var=loop.var, is_virtual=True)]
     with pytest.raises(InvalidSchedule, match="virtual threads differ in whether they reach a barrier"):
         side_by_side(kernel.body, loops)
+
+
+def test_what_a_condition_reads_counts() -> None:
+    """Sums of one row where another one is positive: only the condition differs between virtual threads."""
+    a, b = te.placeholder((4, 5), name="A"), te.placeholder((5,), name="B")
+    k = te.reduce_axis((0, 5), name="k")
+    c = te.compute((4,), lambda i: te.sum(b[k], axis=k, where=a[i, k] > 0.0), name="C")
+    s = te.create_schedule(c.op)
+    own = s.cache_read(a, "local", [c])
+    sums = s.cache_write(c, "local")
+    v, i = s[c].split(s[c].op.axis[0], nparts=2)
+    s[c].bind(v, te.thread_axis("vthread"))
+    s[c].bind(i, te.thread_axis("threadIdx.x"))
+    s[sums].compute_at(s[c], i)
+    s[own].compute_at(s[sums], s[sums].op.reduce_axis[0])
+    rng = np.random.default_rng(0)
+    x, y, z = (rng.normal(size=shape).astype(np.float32) for shape in ((4, 5), (5,), (4,)))
+    interpret.run(te.lower(s, [a, b, c]), [x, y, z])
+    np.testing.assert_allclose(z, np.where(x > 0, y, 0).sum(1), rtol=1e-5)

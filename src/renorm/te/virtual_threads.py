@@ -67,9 +67,9 @@ class _Threads:
     def __post_init__(self) -> None:
         own = {s.buffer for s in walk(self.nest) if isinstance(s, Allocate) and not s.buffer.is_shared}
         self.depends = {b: set[Var]() for b in own}
-        stores, before = [*self._stores(self.nest, set())], -1
+        before = -1
         while before < (before := sum(map(len, self.depends.values()))):  # what is stored depends on what was read
-            for store, around in stores:
+            for store, around in self._stores(self.nest, set()):
                 if store.buffer in own:
                     self.depends[store.buffer] |= around | self._needed(store)
 
