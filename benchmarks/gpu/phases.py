@@ -198,7 +198,7 @@ def products(run: Run, until: float) -> Found:
 
 
 def ahead(run: Run, until: float) -> Found:
-    """Products that copy a round ahead, by those that do not."""
+    """Compare products that copy a round ahead with those that do not."""
     from benchmarks.gpu import subjects
 
     found, names = dict[str, Answer](), list(subjects.products(run.place.is_gpu))

@@ -9,20 +9,18 @@ stores, and the stores to P[(k + 1) % 2] behind what round k - 1 read of that.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from renorm.core.errors import InvalidSchedule
-from renorm.expr.nodes import Binary, Expr, Load, Var, as_expr, const
-from renorm.expr.rewrite import loads, transform
+from renorm.expr.nodes import Binary, Expr, Var, as_expr, const
+from renorm.expr.rewrite import loads
 from renorm.expr.simplify import simplify
+from renorm.te.bounds import GPU_AXES
 from renorm.te.stage import Stage
 from renorm.te.tensor import Tensor
 from renorm.tir.nodes import (
-    BLOCK_AXES,
     STAGED,
-    THREAD_AXES,
     Allocate,
     Barrier,
     Buffer,
@@ -40,9 +38,7 @@ from renorm.tir.nodes import (
     walk,
 )
 from renorm.tir.nodes import transform as transform_stmt
-from renorm.tir.rewrite import fresh_copy
-
-_AXES = (*BLOCK_AXES, *THREAD_AXES)
+from renorm.tir.rewrite import fresh_copy, relocated
 
 
 def ahead(s: Stmt, stages: Iterable[Stage], buffers: Mapping[Tensor, Buffer]) -> Stmt:
@@ -57,7 +53,7 @@ def ahead(s: Stmt, stages: Iterable[Stage], buffers: Mapping[Tensor, Buffer]) ->
 
 def _ahead(s: Stmt, wanted: Collection[Buffer], is_repeated: bool) -> Stmt:
     """is_repeated: whether a serial loop is around."""
-    inside = is_repeated or (isinstance(s, For) and s.kind not in _AXES)
+    inside = is_repeated or (isinstance(s, For) and s.kind not in GPU_AXES)
     s = rebuild(s, [_ahead(c, wanted, inside) for c in children(s)], expressions(s))
     if not isinstance(s, For) or s.kind not in ("serial", "unrolled"):
         return s
@@ -69,7 +65,8 @@ def _ahead(s: Stmt, wanted: Collection[Buffer], is_repeated: bool) -> Stmt:
     moved = {b: _both_halves(b, stmts) for b in allocated if b in wanted}
     if not moved:
         return s
-    before, within = _in_turns(s.var, s.extent, [_at_halves(x, moved, s.var) for x in stmts], [*moved.values()])
+    stmts = [relocated(x, moved, _at_half(s.var)) for x in stmts]
+    before, within = _in_turns(s.var, s.extent, stmts, [*moved.values()])
     first, rounds = _in_round(before, s.var, const(0, s.var.dtype)), constant(s.extent)
     if rounds is None:
         first = If(Binary("<", const(0, s.var.dtype), s.extent), first)
@@ -131,24 +128,10 @@ def _both_halves(b: Buffer, stmts: Sequence[Stmt]) -> Buffer:
     return Buffer(b.name, b.dtype, size, STAGED if b.scope == "shared" and not is_summed else b.scope)
 
 
-def _at_halves(s: Stmt, moved: Mapping[Buffer, Buffer], k: Var) -> Stmt:
-    """The same in the half of each buffer that is a round's."""
-
-    def index(b: Buffer, i: Expr) -> Expr:
-        half = Binary("%", k, const(2, k.dtype))
-        return Binary("+", Binary("*", half, as_expr(b.size)), i)
-
-    def on_load(e: Expr) -> Expr | None:
-        if isinstance(e, Load) and isinstance(e.source, Buffer) and e.source in moved:
-            return Load(moved[e.source], (index(e.source, e.indices[0]),), e.predicate)
-        return None
-
-    def on_stmt(x: Stmt) -> Stmt | None:
-        if isinstance(x, Store) and x.buffer in moved:
-            return replace(x, buffer=moved[x.buffer], index=index(x.buffer, x.index))
-        return None
-
-    return transform_stmt(s, on_stmt, lambda e: transform(e, on_load))
+def _at_half(k: Var) -> Callable[[Buffer, Expr], Expr]:
+    """Return where an element of a buffer is in the half that is a round's."""
+    half = Binary("%", k, const(2, k.dtype))
+    return lambda b, i: Binary("+", Binary("*", half, as_expr(b.size)), i)
 
 
 def _allocated(buffers: Iterable[Buffer], s: Stmt) -> Stmt:

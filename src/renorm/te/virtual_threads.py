@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from renorm.core.errors import InvalidSchedule
-from renorm.expr.nodes import Binary, Expr, Load, Var, as_expr, const
-from renorm.expr.rewrite import loads, transform, variables
+from renorm.expr.nodes import Binary, Expr, Var, as_expr
+from renorm.expr.rewrite import loads, variables
 from renorm.te.bounds import Loop
 from renorm.tir.nodes import (
     Allocate,
@@ -38,8 +38,7 @@ from renorm.tir.nodes import (
     rebuild,
     walk,
 )
-from renorm.tir.nodes import transform as transform_stmt
-from renorm.tir.rewrite import fresh_copy
+from renorm.tir.rewrite import fresh_copy, relocated
 
 
 def side_by_side(s: Stmt, loops: Iterable[Loop]) -> Stmt:
@@ -115,7 +114,7 @@ class _Threads:
             raise InvalidSchedule(
                 "virtual threads differ in whether they reach a barrier", do="bind loops to them that split evenly"
             )
-        needed, made = self._needed(s), transform_stmt(s, self._moved_store, lambda e: transform(e, self._moved_load))
+        needed, made = self._needed(s), relocated(s, self.moved, self._index)
         for loop in reversed(self.loops):
             if loop.var in needed:
                 made = For(loop.var, loop.start, loop.extent, "unrolled", made)
@@ -128,15 +127,4 @@ class _Threads:
             if loop.var in self.depends[b]:
                 at = loop.var if at is None else Binary("+", Binary("*", at, loop.extent), loop.var)
         assert at is not None
-        size = const(b.size, index.dtype) if isinstance(b.size, int) else b.size
-        return Binary("+", Binary("*", at, size), index)
-
-    def _moved_load(self, e: Expr) -> Expr | None:
-        if isinstance(e, Load) and isinstance(e.source, Buffer) and e.source in self.moved:
-            return Load(self.moved[e.source], (self._index(e.source, e.indices[0]),), e.predicate)
-        return None
-
-    def _moved_store(self, s: Stmt) -> Stmt | None:
-        if isinstance(s, Store) and s.buffer in self.moved:
-            return replace(s, buffer=self.moved[s.buffer], index=self._index(s.buffer, s.index))
-        return None
+        return Binary("+", Binary("*", at, as_expr(b.size)), index)

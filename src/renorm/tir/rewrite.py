@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace as with_fields
 
 from renorm.expr.nodes import Expr, Load, Var
 from renorm.expr.rewrite import substitute
@@ -25,6 +26,22 @@ from renorm.tir.nodes import (
 def replace(s: Stmt, var: Var, value: Expr) -> Stmt:
     """`s` with a variable replaced everywhere."""
     return transform(s, on_expr=lambda e: substitute(e, {var: value}))
+
+
+def relocated(s: Stmt, moved: Mapping[Buffer, Buffer], index: Callable[[Buffer, Expr], Expr]) -> Stmt:
+    """`s` with elements of some buffers in others: `b[i]` as moved[b][index(b, i)]."""
+
+    def on_load(e: Expr) -> Expr | None:
+        if isinstance(e, Load) and isinstance(b := e.source, Buffer) and b in moved:
+            return Load(moved[b], (index(b, e.indices[0]),), e.predicate)
+        return None
+
+    def on_stmt(x: Stmt) -> Stmt | None:
+        if isinstance(x, (Store, Prefetch)) and x.buffer in moved:
+            return with_fields(x, buffer=moved[x.buffer], index=index(x.buffer, x.index))
+        return None
+
+    return transform(s, on_stmt, lambda e: transform_expr(e, on_load))
 
 
 def fresh_copy(s: Stmt, values: Mapping[Var, Expr] | None = None) -> Stmt:

@@ -154,7 +154,7 @@ class SyncBatchNorm(_BatchNorm):
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         if is_compiling() and self.training and (self.process_group is not None or dist.is_initialized()):
-            from renorm.torch.graph_breaks import sync_batch_norm
+            from renorm.torch.graph_breaks import sync_batch_norm  # Dynamo, which is there by now
 
             return sync_batch_norm(self, input, residual)
         return super().forward(input, residual)
