@@ -15,6 +15,7 @@ from benchmarks.gpu.phases import PHASES, Found, Phase, Run
 from benchmarks.gpu.place import Place, place
 from benchmarks.gpu.workers import FAILED, said
 from benchmarks.machine import ROOT, commit, machine, now
+from renorm.core.dtypes import PRECISIONS
 
 NETWORKS = ("se_resnet101_ibn", "resnet50", "mobilenet_v2", "unet", "style_transfer", "dcgan", "densenet121")
 
@@ -23,6 +24,7 @@ NETWORKS = ("se_resnet101_ibn", "resnet50", "mobilenet_v2", "unet", "style_trans
 @click.option(
     "--target", default="cuda", show_default=True, help='What renorm compiles for: "llvm" proves this script.'
 )
+@click.option("--precision", type=click.Choice(PRECISIONS), default="fast", show_default=True, help="Of networks.")
 @click.option("--phases", default=",".join(PHASES), show_default=True, help="In this order.")
 @click.option("--seconds", type=float, default=540.0, show_default=True, help="For all phases together.")
 @click.option("--budgets", default="", help="Seconds of single phases: ops=60,speed=90.")
@@ -36,6 +38,7 @@ NETWORKS = ("se_resnet101_ibn", "resnet50", "mobilenet_v2", "unet", "style_trans
 )
 def main(
     target: str,
+    precision: str,
     phases: str,
     seconds: float,
     budgets: str,
@@ -54,11 +57,11 @@ def main(
     if unknown := [name for name in (*chosen, *own) if name not in PHASES]:
         raise click.BadParameter(f"there is no phase {', '.join(unknown)}")
     run = Run(
-        _place(target, models), networks.split(","), [*map(int, batches.split(","))],
+        _place(target, models, precision), networks.split(","), [*map(int, batches.split(","))],
         str(into.with_suffix(".log").resolve()), only, samples,
     )  # fmt: skip
     end, results = time.monotonic() + seconds, dict[str, Any]()
-    told = {"when": now(), "commit": commit(), "machine": machine(), "target": run.place.target, "phases": results}
+    told = {"when": now(), "commit": commit(), "machine": machine(), **run.place.options, "phases": results}
     for name in chosen:
         phase, budget = PHASES[name]
         begin = time.monotonic()
@@ -70,9 +73,9 @@ def main(
     print(into)
 
 
-def _place(target: str, models: str | None) -> Place:
+def _place(target: str, models: str | None, precision: str) -> Place:
     try:
-        return place(target, models or "")
+        return place(target, models or "", precision)
     except (OSError, subprocess.CalledProcessError) as error:
         sys.exit(f"there is no NVIDIA GPU ({said(error)}): give --target llvm")
 

@@ -49,7 +49,7 @@ def compiled(place: Place, name: str, dtype: str) -> tuple[Any, Any, list[Any]]:
 
 def measured(place: Place, name: str, seconds: float) -> dict[str, Any]:
     """Return milliseconds of both in each dtype, and how far their results are apart, relative to the largest."""
-    settle()
+    settle(place)
     found: dict[str, Any] = {"error": 0.0, "ms": {}}
     for dtype in DTYPES:
         *modules, host = compiled(place, name, dtype)

@@ -17,8 +17,8 @@ TOLD = ("driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit", "ecc
 
 def facts(place: Place) -> dict[str, Any]:
     """Return what the device is; "copy", bytes per second that copying 1 GB reads and writes; "matmul", operations per
-    second of PyTorch's float32 product of 8192x8192, without TF32."""
-    settle()
+    second of PyTorch's float32 product of 8192x8192, in TF32 where that is measured."""
+    settle(place)
     n, size = (1 << 28, 8192) if place.is_gpu else (1 << 20, 256)
     x, a = torch.randn(n, device=place.device), torch.randn(size, size, device=place.device)
     y, c = torch.empty_like(x), torch.empty_like(a)

@@ -22,14 +22,20 @@ Array = np.ndarray[Any, Any]
 def checked(place: Place, file: str) -> dict[str, Any]:
     """Return how far the outputs of a network on random inputs are from its reference's, relative to the largest."""
     begin = time.perf_counter()
-    module: Any = renorm.compile(file, target=place.target)
+    module: Any = renorm.compile(file, **place.options)
     seconds = time.perf_counter() - begin
     inputs = random_inputs(module.inputs)
     found = module.run(**inputs)
     reference, wanted = _reference(Path(file), inputs)
     error = largest([np.asarray(y, np.float64) for y in found], wanted)
     launches = len(module.report.kernels)
-    return {"compile_seconds": round(seconds, 2), "launches": launches, "error": error, "reference": reference}
+    return {
+        "compile_seconds": round(seconds, 2),
+        "launches": launches,
+        "error": error,
+        "tolerance": place.tolerance,
+        "reference": reference,
+    }
 
 
 def _reference(file: Path, inputs: Mapping[str, Array]) -> tuple[str, list[Array]]:

@@ -30,7 +30,7 @@ PASSES = 5  # over memory that a step takes at least: x and y, then x, dy and dx
 def stepped(place: Place, name: str, seconds: float) -> dict[str, Any]:
     """Return how far a step of renorm's layer is from PyTorch's in float64, relative to the largest number; the
     milliseconds of both; and bytes that a step moves at least."""
-    settle()
+    settle(place)
     ours.set_background(False)  # kernels are compiled before they are timed
     make, on_gpu, on_cpu = _SHAPES[name]
     shape = on_gpu if place.is_gpu else on_cpu

@@ -270,7 +270,7 @@ def _verdict(answer: Answer) -> str:
     if FAILED in answer:
         return f"failed: {answer[FAILED]}"[:150]
     said = [f"{who}: {why}"[:90] for who, why in answer.get("failures", {}).items()]
-    return "; ".join([*([] if answer["error"] <= TOLERANCE else ["WRONG"]), *said])
+    return "; ".join([*([] if answer["error"] <= answer.get("tolerance", TOLERANCE) else ["WRONG"]), *said])
 
 
 def _means(found: dict[str, Answer]) -> list[str]:

@@ -7,18 +7,23 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from benchmarks.gpu.deviation import TOLERANCE
 from benchmarks.machine import ROOT
+from renorm.core.tolerance import tolerance
 
 EMULATED = "host"  # the architecture of tests/gpu/host_device.py: CUDA C that the CPU runs
 
 
 @dataclass(frozen=True)
 class Place:
-    """target: what renorm compiles for. models: a folder of trained networks, or ""."""
+    """target: what renorm compiles for. models: a folder of trained networks, or "". precision: of renorm's networks,
+    and PyTorch's, of which it is TF32 or autocast."""
 
     target: str
     models: str = ""
+    precision: str = "fast"
 
     @property
     def arch(self) -> str:
@@ -35,6 +40,16 @@ class Place:
         """Return PyTorch's name of the device."""
         return "cuda" if self.is_gpu else "cpu"
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return what renorm compiles with."""
+        return {"target": self.target, "precision": self.precision}
+
+    @property
+    def tolerance(self) -> float:
+        """Return how far outputs may be off, relative to the largest."""
+        return TOLERANCE if self.precision == "fast" else tolerance(self.precision)
+
     def prepare(self) -> None:
         """Make this process ready to compile for the target."""
         if str(ROOT) not in sys.path:
@@ -49,12 +64,12 @@ class Place:
         return sorted(p for p in Path(self.models).iterdir() if p.suffix in kinds) if self.models else []
 
 
-def place(target: str, models: str = "") -> Place:
+def place(target: str, models: str = "", precision: str = "fast") -> Place:
     """Return where a target's code runs; "cuda" alone means the GPU that is there. Raises OSError, CalledProcessError
     without one."""
     if target == "cuda":
         target = f"cuda -arch=sm_{_capability()}"
-    return Place(target, models)
+    return Place(target, models, precision)
 
 
 def nvidia_smi(what: str) -> str:

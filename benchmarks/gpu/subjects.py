@@ -175,7 +175,7 @@ def compiled(place: Place, kind: str, name: str, batch: int = 0) -> Compiled:
     inputs = tuple(torch.randn(shape) for shape in subject.shapes)
     model, read_from = read(module, inputs)
     begin = time.perf_counter()
-    made = renorm.compile(model, target=place.target)
+    made = renorm.compile(model, **place.options)
     return Compiled(subject, module, inputs, made, time.perf_counter() - begin, read_from)
 
 

@@ -15,10 +15,9 @@ from benchmarks.gpu.place import Place
 TURNS, LEAST, MOST = 5, 5, 60  # calls in a turn: as fit into its share of the seconds, but 25 in all at least
 
 
-def settle() -> None:
-    """Take float32 as float32 is, and let cuDNN choose by measuring."""
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+def settle(place: Place) -> None:
+    """Have PyTorch take float32 as it is, unless TF32 is measured, and let cuDNN choose by measuring."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = place.precision == "tf32"
     torch.backends.cudnn.benchmark = True
 
 

@@ -17,6 +17,7 @@ from tests.codegen.native import HOST, program, run_native
 from renorm.codegen.llvm import compile_kernel
 from renorm.codegen.phases import cut
 from renorm.core import dtypes
+from renorm.core.conversion import converted
 from renorm.expr.nodes import (
     Binary,
     Broadcast,
@@ -180,8 +181,8 @@ def test_expressions(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("lanes", [1, 8])
-@pytest.mark.parametrize("source", dtypes.ALL)
-@pytest.mark.parametrize("target", dtypes.ALL)
+@pytest.mark.parametrize("source", [*dtypes.ALL, "tf32"])
+@pytest.mark.parametrize("target", [*dtypes.ALL, "tf32"])
 def test_casts_in_range(source: str, target: str, lanes: int) -> None:
     leaves = Leaves(source, lanes)
     y = Buffer("y", target, N)
@@ -221,6 +222,22 @@ def test_narrowing_rounds_once_to_nearest_even(source: str, target: str, digits:
     got = np.zeros(len(values), dtypes.numpy_dtype(target))
     run_native(program("c", (a, y), For(i, const(0), const(len(values) // 16), "serial", store)), [values, got])
     same_bits(got, expected)
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+def test_tf32_is_rounded_as_constants_are(lanes: int) -> None:
+    rng = np.random.default_rng(6)
+    x = rng.integers(0, 1 << 32, 1 << 12, np.uint32)
+    x[::2] = (x[::2] & 0xFFFFE000) | 0x1000  # ties
+    leaves = Leaves("float32", lanes)
+    values = x.view(np.float32)
+    a, y = Buffer("a", "float32", len(x)), Buffer("y", "tf32", len(x))
+    index = leaves.i if lanes == 1 else Ramp(leaves.i * lanes, const(1), lanes)
+    store = Store(y, index, Cast("tf32", Load(a, [index])))
+    got = np.zeros(len(x), np.float32)
+    loop = For(leaves.i, const(0), const(len(x) // lanes), "serial", store)
+    run_native(program("c", (a, y), loop), [values, got])
+    same_bits(got, converted(values, "tf32"))
 
 
 def test_casts_out_of_range_saturate() -> None:

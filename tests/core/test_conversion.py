@@ -41,6 +41,23 @@ def hostile(dtype: str) -> np.ndarray[Any, Any]:
         return np.asarray([conversion.wrapped(i, dtype) for i in INTEGERS], dtype)
 
 
+def test_tf32_has_eleven_digits_and_ties_go_away_from_zero() -> None:
+    rng = np.random.default_rng(7)
+    with np.errstate(all="ignore"):
+        x = rng.integers(0, 1 << 32, 1 << 14, np.uint32)
+        x[::3] = (x[::3] & 0xFFFFE000) | 0x1000
+        x = x.view(np.float32)
+        wide = x.astype(np.float64)
+        unit = np.ldexp(1.0, np.maximum(np.frexp(wide)[1] - 1, -126) - 10)
+        expected = np.copysign(np.floor(np.abs(wide) / unit + 0.5) * unit, wide).astype(np.float32)
+    np.testing.assert_array_equal(conversion.converted(x, "tf32"), expected)
+    found = conversion.converted(np.asarray(FLOATS), "tf32")
+    assert np.array_equal(conversion.converted(found, "tf32"), found, equal_nan=True)
+    assert not np.any(found[np.isfinite(found)].view(np.uint32) & 0x1FFF)
+    is_number = np.isfinite(found) & (found != 0)
+    assert np.abs(found[is_number] / np.asarray(FLOATS)[is_number] - 1).max() <= dtypes.unit_roundoff("tf32")
+
+
 def cast_model(x: np.ndarray[Any, Any], targets: list[str], is_constant: bool) -> onnx.ModelProto:
     """y_dtype = cast(x) for each dtype; a second input and output stand for a network round it."""
     source = "bfloat16" if x.dtype == ml_dtypes.bfloat16 else x.dtype.name

@@ -202,20 +202,29 @@ template <class T> inline T __shfl_up_sync(unsigned mask, T v, int by, int width
 }
 
 // ---- tensor cores: mma of 16 rows, 8 columns and 16 or 8 terms, as the PTX ISA draws its fragments. Lane (g, t) of 8 x 4
-// brings terms 2t, 2t + 1 (a0, b0), 2t + 8 and 2t + 9 (a2, b1) of row g, and of column g; a1, a3 are of row g + 8. Its
-// sums are (g, 2t), (g, 2t + 1), (g + 8, 2t) and (g + 8, 2t + 1).
+// brings terms 2t, 2t + 1 (a0, b0), 2t + 8 and 2t + 9 (a2, b1) of row g, and of column g; a1, a3 are of row g + 8. Of
+// tf32 it brings terms t and t + 4. Its sums are (g, 2t), (g, 2t + 1), (g + 8, 2t) and (g + 8, 2t + 1).
 
 struct renorm_registers { float* c[4]; unsigned a[4], b[2]; };
 
-inline float renorm_dot(unsigned x, unsigned y, bool half) {
+enum renorm_format { HALF, BRAIN, TF32 };
+
+inline float renorm_dot(unsigned x, unsigned y, renorm_format format) {
+  if (format == TF32) {  // the last bits of a register are not multiplied
+    if ((x | y) & 0x1fff) host::fail("tensor cores multiply a float32 that was not rounded to tf32");
+    return __uint_as_float(x) * __uint_as_float(y);
+  }
+  const bool half = format == HALF;
   const auto wide = [=](unsigned v) { return half ? __half2float({(unsigned short)v}) : __uint_as_float(v << 16); };
   return wide(x & 0xffff) * wide(y & 0xffff) + wide(x >> 16) * wide(y >> 16);
 }
 
 // text: an instruction, and which registers it has, in order
 inline void renorm_asm(const char* text, renorm_registers all, int line) {
-  const bool whole = strstr(text, "mma.sync.aligned.m16n8k16.row.col."), half = strstr(text, ".f32.f16.f16.f32 ");
-  if ((!whole && !strstr(text, "mma.sync.aligned.m16n8k8.row.col.")) || (!half && !strstr(text, ".f32.bf16.bf16.f32 ")))
+  const renorm_format format = strstr(text, ".f32.f16.f16.f32 ") ? HALF : strstr(text, ".f32.tf32.tf32.f32 ") ? TF32 : BRAIN;
+  const bool k16 = strstr(text, "mma.sync.aligned.m16n8k16.row.col."), k8 = strstr(text, "mma.sync.aligned.m16n8k8.row.col.");
+  const bool whole = format == TF32 ? k8 : k16;
+  if ((format == TF32 ? !k8 : !k16 && !k8) || (format == BRAIN && !strstr(text, ".f32.bf16.bf16.f32 ")))
     host::fail("an instruction that is not known: %s", text);
   float* c[4];
   unsigned values[6] = {}, sums = 0, count = 0;
@@ -233,8 +242,8 @@ inline void renorm_asm(const char* text, renorm_registers all, int line) {
   for (int place = 0; place < 2; ++place)
     for (int i = 0; i < 4; ++i) {
       const uint2 column = host::exchange(~0u, (2 * t + place) * 4 + i, b, line);
-      *c[place] += renorm_dot(rows[i].x, column.x, half) + renorm_dot(rows[i].z, column.y, half);
-      *c[2 + place] += renorm_dot(rows[i].y, column.x, half) + renorm_dot(rows[i].w, column.y, half);
+      *c[place] += renorm_dot(rows[i].x, column.x, format) + renorm_dot(rows[i].z, column.y, format);
+      *c[2 + place] += renorm_dot(rows[i].y, column.x, format) + renorm_dot(rows[i].w, column.y, format);
     }
 }
 #define asm  // volatile

@@ -78,6 +78,7 @@ LAYERS = {
     "conv of float16": lambda: of_halves(
         (2, 64, 28, 28), lambda x: renorm.ops.conv(x, halves(96, 64, 3, 3), pads=(1,) * 4)
     ),
+    "attention of float16": lambda: of_halves((2, 4, 197, 64), lambda x: renorm.ops.attention(x, x, x, scale=0.125)),
     "one row": lambda: of((1, 2048), lambda x: renorm.ops.gemm(x, array(2048, 1000), array(1000))),
     "instance norm": lambda: of((4, 32, 57, 57), lambda x: renorm.ops.instance_norm(x, array(32), array(32))),
     "layer norm": lambda: of((300, 768), lambda x: renorm.ops.layer_norm(x, array(768), array(768))),
@@ -85,8 +86,11 @@ LAYERS = {
 }  # fmt: skip
 
 
-def layer(name: str) -> registers.Subject:
-    return name, lambda arch: renorm.compile(LAYERS[name](), target=f"cuda -arch={arch}")
+IN_TF32 = ("conv 3x3", "conv 1x1", "gemm")
+
+
+def layer(name: str, precision: str = "fast") -> registers.Subject:
+    return name, lambda arch: renorm.compile(LAYERS[name](), target=f"cuda -arch={arch}", precision=precision)
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -101,6 +105,14 @@ def test_layers_fit(name: str, arch: str) -> None:
     assert any("mma.sync" in text for _, text in texts) == ("float16" in name)
     assert not [t for t in found if t.spills or t.stack or t.beyond]
     assert max(t.registers for t in found) > 8
+
+
+@pytest.mark.parametrize("name", IN_TF32)
+def test_layers_in_tf32_fit(name: str) -> None:
+    texts, refused = registers.collected([layer(name, "tf32")], ["sm_80", "sm_90"], lambda _: None)
+    assert not refused
+    assert any(".f32.tf32.tf32.f32 " in text for _, text in texts)
+    assert not [t for t in registers.measured(texts, lambda _: None) if t.spills or t.stack or t.beyond]
 
 
 def test_samples_fit() -> None:

@@ -14,14 +14,16 @@ from tests.gpu.host_device import run
 from renorm import te
 from renorm.codegen.cuda import source
 from renorm.codegen.cuda.source import generate
-from renorm.core.dtypes import numpy_dtype
+from renorm.core.conversion import converted
+from renorm.core.dtypes import itemsize, numpy_dtype
+from renorm.core.errors import InternalError
 from renorm.core.target import Target, parse
 from renorm.tir import interpret
 from renorm.tir.nodes import Kernel
 from renorm.tir.parse import parse as parse_loops
 from renorm.tir.text import full
 
-DTYPES = ["float16", "bfloat16"]
+DTYPES = ["float16", "bfloat16", "tf32"]
 ROUNDS = 2
 CALL = re.compile(r"\b(renorm_mma_\w+)\((Y.*)\);")
 TARGET = parse("cuda -arch=sm_90")
@@ -64,7 +66,7 @@ def program(
 
 def assert_right(kernel: Kernel, args: list[te.Tensor], target: str = "cuda -arch=host") -> None:
     rng = np.random.default_rng(1)
-    a, b = (rng.normal(size=t.shape).astype(numpy_dtype(t.dtype)) for t in args[:2])
+    a, b = (converted(rng.normal(size=t.shape), t.dtype) for t in args[:2])
     y = np.full(args[2].shape, np.nan, np.float32)
     run(kernel, [a, b, y], target=target)
     warps, rows = y.shape[:2]
@@ -74,12 +76,12 @@ def assert_right(kernel: Kernel, args: list[te.Tensor], target: str = "cuda -arc
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("terms", "warps"), [(16, 1), (32, 1), (48, 3), (64, 2)])
+@pytest.mark.parametrize(("terms", "warps"), [(8, 1), (16, 1), (32, 1), (48, 3), (64, 2)])
 def test_a_warp_multiplies(terms: int, warps: int, dtype: str) -> None:
-    """An instruction for each 16 terms of a round."""
+    """An instruction for each 32 bytes of a round's terms."""
     s, args = program(dtype, terms, warps=warps)
     kernel = te.lower(s, args)
-    assert len(CALL.findall(generate(kernel, TARGET).source)) == terms // 16
+    assert len(CALL.findall(generate(kernel, TARGET).source)) == terms * itemsize(dtype) // 32
     assert_right(kernel, args)
 
 
@@ -90,8 +92,41 @@ def test_older_ones_take_8_terms_of_float16() -> None:
     found = generate(kernel, parse("cuda -arch=sm_75")).source
     assert found.count("m16n8k8.row.col.f32.f16.f16.f32") == 2
     assert_right(kernel, args, "cuda -arch=sm_75")
-    s, args = program("bfloat16", 16)
-    assert "mma" not in generate(te.lower(s, args), parse("cuda -arch=sm_75")).source
+    for dtype in ("bfloat16", "tf32"):
+        s, args = program(dtype, 16)
+        assert "mma" not in generate(te.lower(s, args), parse("cuda -arch=sm_75")).source
+
+
+@needs_compiler
+def test_what_tf32_multiplies_was_rounded() -> None:
+    """Of a float32 tensor cores would leave out the last bits."""
+    s, args = program("tf32")
+    ones = [np.ones(t.shape, np.float32) for t in args]
+    run(te.lower(s, args), ones)
+    with pytest.raises(InternalError, match="not rounded to tf32"):
+        run(te.lower(s, args), [a * np.float32(1.0001) for a in ones])
+
+
+@needs_compiler
+@pytest.mark.parametrize("source", ["float32", "float64", "float16", "int32", "bool"])
+def test_casts_to_tf32(source: str) -> None:
+    """To nearest, ties away from zero, and on in float32; memory holds what was rounded, too."""
+    rng = np.random.default_rng(4)
+    with np.errstate(all="ignore"):
+        values = rng.integers(0, 1 << 32, 512, np.uint32).view(np.float32)
+        ties = (np.arange(64, dtype=np.uint32) * 0x03F81000 + 0x1000).view(np.float32)
+        x = np.concatenate([values, ties, -ties, np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 3.4e38], np.float32)])
+        given = x.astype(numpy_dtype(source))
+    a = te.placeholder((len(x),), name="A", dtype=source)
+    wide = te.compute(a.shape, lambda i: te.cast("float32", te.cast("tf32", a[i])), name="W")
+    held = te.compute(a.shape, lambda i: te.cast("tf32", a[i]), name="H")
+    s = te.create_schedule([wide.op, held.op])
+    for t in (wide, held):
+        s[t].bind(t.op.axis[0], te.thread_axis("threadIdx.x"))
+    found = [np.zeros(len(x), np.float32) for _ in range(2)]
+    run(te.lower(s, [a, wide, held]), [given, *found])
+    for array in found:
+        np.testing.assert_array_equal(array, converted(given, "tf32"))
 
 
 @needs_compiler

@@ -80,7 +80,7 @@ def _check(program: Program, is_interpreted: bool) -> None:
     assert "tile" in stored
     compile_kernel(kernel, AMX)
     rounded = program.defined(program.op)
-    exact = program.defined(program.op.with_attributes(multiplied_as=None))
+    exact = program.defined(program.op.with_attributes(multiplied_as=None, in_panels=False))
     most = np.abs(program.operands[2]).max()
     runs: list[Any] = [interpret.run] * is_interpreted
     runs += [lambda k, a: run_native(k, a, HOST, threads=2)] * HOST.has_tiles
@@ -114,7 +114,7 @@ def programs(draw: st.DrawFn, is_small: bool = False) -> Program:
         operands.append(np.arange(keys) <= np.arange(rows)[:, None])
     flags = {name: draw(st.booleans()) for name in ("nan_is_zero", "empty_is_zero")}
     scale = draw(st.sampled_from((held**-0.5, 0.125, -0.25)))
-    return Program(Attention(scale=scale, multiplied_as="bfloat16", **flags), operands)
+    return Program(Attention(scale=scale, multiplied_as="bfloat16", in_panels=True, **flags), operands)
 
 
 @given(programs())
@@ -134,7 +134,10 @@ def test_sizes_of_networks(rows: int, keys: int, held: int, width: int) -> None:
     rng = np.random.default_rng(rows)
     shapes = (rows, held), (keys, held), (keys, width)
     _check(
-        Program(Attention(scale=0.125, multiplied_as="bfloat16"), [_numbers(rng, *shape) for shape in shapes]),
+        Program(
+            Attention(scale=0.125, multiplied_as="bfloat16", in_panels=True),
+            [_numbers(rng, *shape) for shape in shapes],
+        ),
         is_interpreted=False,
     )
 
@@ -142,14 +145,14 @@ def test_sizes_of_networks(rows: int, keys: int, held: int, width: int) -> None:
 def test_scores_that_differ_by_more_than_exponentials_can_hold() -> None:
     rng = np.random.default_rng(0)
     q, k, v = (_numbers(rng, n, 32) for n in (20, 77, 77))
-    _check(Program(Attention(scale=20.0, multiplied_as="bfloat16"), [q, k, v]), is_interpreted=False)
+    _check(Program(Attention(scale=20.0, multiplied_as="bfloat16", in_panels=True), [q, k, v]), is_interpreted=False)
 
 
 def test_weights_add_up_to_one() -> None:
     """Where all values are the same, so is the mixture, whatever rounding made of weights."""
     rng = np.random.default_rng(0)
     q, k, v = _numbers(rng, 20, 32), _numbers(rng, 77, 32), np.full((77, 16), 1.5, np.float32)
-    program = Program(Attention(multiplied_as="bfloat16"), [q, k, v])
+    program = Program(Attention(multiplied_as="bfloat16", in_panels=True), [q, k, v])
     out = np.zeros((20, 16), np.float32)
     interpret.run(program.lowered(), [*program.arrays, out])
     np.testing.assert_allclose(out, 1.5, rtol=1e-6)
@@ -158,7 +161,7 @@ def test_weights_add_up_to_one() -> None:
 def test_scores_stay_in_the_cache_of_a_core() -> None:
     """Of 2 x 1500 x 1500 scores each thread keeps those of one block of queries."""
     operands = [np.zeros((2, 1500, 32), np.float32)] * 3
-    kernel = Program(Attention(multiplied_as="bfloat16"), operands).lowered()
+    kernel = Program(Attention(multiplied_as="bfloat16", in_panels=True), operands).lowered()
     inside = [s for s in walk(kernel.body) if isinstance(s, For) and s.kind == "parallel"][-1]
     kept = sum(s.buffer.nbytes or 0 for s in walk(inside) if isinstance(s, Allocate))
     assert 1500 * 16 * 4 <= kept < 1 << 20  # in two versions, the last one of fewer queries
@@ -166,7 +169,7 @@ def test_scores_stay_in_the_cache_of_a_core() -> None:
 
 def test_machines_without_a_unit_run_it_as_loops() -> None:
     rng = np.random.default_rng(0)
-    program = Program(Attention(multiplied_as="bfloat16"), [_numbers(rng, 2, 37, 16) for _ in range(3)])
+    program = Program(Attention(multiplied_as="bfloat16", in_panels=True), [_numbers(rng, 2, 37, 16) for _ in range(3)])
     haswell = find("llvm -mcpu=haswell")
     kernel, out = program.lowered(haswell), np.zeros((2, 37, 16), np.float32)
     compile_kernel(kernel, haswell)

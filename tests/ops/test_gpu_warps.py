@@ -1,4 +1,5 @@
-"""Products of 16 bits on tensor cores: NumPy's results, as loops that threads run alone and as warps run the CUDA C."""
+"""Products of 16 bits, and of tf32, on tensor cores: NumPy's results, as loops that threads run alone and as warps run
+the CUDA C."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.exhaustive import one_of
 from tests.gpu import host_device
 from tests.gpu.host_assembler import needs_compiler
 from tests.gpu.host_device import run
@@ -63,20 +65,26 @@ def product(a: te.Tensor, b: te.Tensor, turned: tuple[bool, bool]) -> te.Tensor:
     return te.compute((m, n), element, name="y", tag="matmul")
 
 
+ALL_TURNS = [(False, False), (False, True), (True, False), (True, True)]
+CASES = [(tile, turned) for tile in TILES if tile != "ahead" for turned in ALL_TURNS]
+
+
 @needs_compiler
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False), (True, True)])
-@pytest.mark.parametrize("tile", [name for name in TILES if name != "ahead"])
+@pytest.mark.parametrize(
+    ("tile", "turned", "dtype"),
+    [p for d in ("float16", "bfloat16", "tf32") for p in one_of(1 if d == "float16" else 3, [(*c, d) for c in CASES])],
+)
 def test_products(tile: str, turned: tuple[bool, bool], dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_products(((16, 8, 32), (33, 21, 47), (64, 40, 160)), tile, turned, dtype, monkeypatch)
 
 
 @needs_compiler
+@pytest.mark.parametrize("dtype", ["float16", "tf32"])
 @pytest.mark.parametrize(("turned", "is_copied"), [((False, True), True), ((True, False), False)])
-def test_products_that_copy_ahead(turned: Any, is_copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_that_copy_ahead(turned: Any, is_copied: bool, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of terms that lie side by side; others are loaded and stored."""
-    assert_products(((33, 21, 47), (64, 40, 160)), "ahead", turned, "float16", monkeypatch)
-    a, b = operands(64, 40, 160, turned, dtype="float16")
+    assert_products(((33, 21, 47), (64, 40, 160)), "ahead", turned, dtype, monkeypatch)
+    a, b = operands(64, 40, 160, turned, dtype=dtype)
     y = product(a, b, turned)
     text = generate(te.lower(scheduled(y, TILES["ahead"], monkeypatch), [a, b, y]), TARGET).source
     assert ("__pipeline_memcpy_async" in text) == is_copied
@@ -122,9 +130,10 @@ def test_convolutions(
 
 
 @needs_compiler
-def test_a_network_in_bfloat16() -> None:
-    """What precision="bfloat16" has memory hold is what tensor cores multiply: of products with weights, all but the
-    first, whose data is an input."""
+@pytest.mark.parametrize(("precision", "most"), [("bfloat16", 2e-2), ("tf32", 2e-3)])
+def test_a_network_in_fewer_digits(precision: str, most: float) -> None:
+    """What a precision has memory hold is what tensor cores multiply: of products with weights, all of many rows; the
+    first one's data is an input, which is rounded as it is read."""
     host_device.register()
     rng = np.random.default_rng(3)
     g = Graph("network")
@@ -138,11 +147,11 @@ def test_a_network_in_bfloat16() -> None:
     g.outputs = [renorm.ops.gemm(x, (rng.normal(size=(32 * 144, 24)) / 70).astype(np.float32))]
     data = rng.normal(size=(2, 16, 12, 12)).astype(np.float32)
     exact = renorm.compile(g, target="llvm").run(data)[0]
-    m = renorm.compile(g, target="cuda -arch=host", precision="bfloat16")
-    assert "tensor cores" in m.report.arithmetic
+    m = renorm.compile(g, target="cuda -arch=host", precision=precision, verify=True)
+    assert m.report.arithmetic.startswith(f"products of {precision} on tensor cores")
     sources = [m.kernel(name).source for name in m.report.kernels]
-    assert sum("renorm_mma_bfloat16" in text for text in sources) == 2
+    assert sum(f"renorm_mma_{precision}" in text for text in sources) == 3
     error = np.abs(m.run(data)[0] - exact).max() / np.abs(exact).max()
-    assert 1e-5 < error < 2e-2
-    older = renorm.compile(g, target="cuda -arch=sm_75", precision="bfloat16")
+    assert 1e-5 < error < most
+    older = renorm.compile(g, target="cuda -arch=sm_75", precision=precision)
     assert not any("mma" in older.kernel(name).source for name in older.report.kernels)

@@ -1,4 +1,4 @@
-"""Which values memory holds in bfloat16, and the reasons of those that stay float32."""
+"""Which values memory holds in bfloat16 or tf32, and the reasons of those that stay float32."""
 
 from typing import Any
 
@@ -156,3 +156,73 @@ def test_a_norm_that_was_folded_is_rounded_once(monkeypatch: pytest.MonkeyPatch)
     assert held.data is not None
     exact = w.astype(np.float64) * scale.astype(np.float64)[:, None, None, None]
     assert np.array_equal(held.data, interpret.narrow(exact, "bfloat16").astype(np.float32))
+
+
+def test_tf32_is_what_tensor_cores_multiply_and_nothing_else() -> None:
+    """Not what norms, additions and convolutions of single channels read alone, and nothing where no tensor core
+    multiplies it; weights are rounded as their data is."""
+    g = Graph("on tensor cores")
+    x = conv(g.input("x", "float32", (1, 16, 40, 40)), 64, name="first")
+    y = ops.relu(ops.conv(x, normal(64, 1, 3, 3), pads=[1] * 4, group=64, name="lanes"))
+    z = ops.add(conv(y, 64, 1, name="second"), x)
+    z = ops.max_pool(ops.relu(z), kernel_shape=(2, 2))
+    g.outputs = [ops.softmax(conv(z, 40, name="last"), axis=1)]
+
+    def of(target: str) -> tuple[Graph, dict[str, PrecisionRecord], str]:
+        graph, report = optimize(g.copy(), precision="tf32", target=find(target))
+        return graph, {p.name: p for p in report.precisions}, report.arithmetic
+
+    graph, found, how = of("cuda -arch=sm_80")
+    assert {name: p.dtype for name, p in found.items()} == dict.fromkeys(("identity_out", y.name, z.name), "tf32")
+    assert how == "products of tf32 on tensor cores, summed in float32; others in float32"
+    assert [v.held_dtype for v in (graph.node(name).output for name in ("first", "lanes"))] == ["float32"] * 2
+    for name, is_held in (("first", True), ("lanes", False), ("second", True), ("last", True)):
+        weight = next(n for n in graph.nodes if n.name == name).inputs[1]
+        assert weight is not None
+        assert weight.data is not None
+        assert np.array_equal(weight.data, interpret.narrow(weight.data, "tf32")) == is_held, name
+    for target in ("cuda -arch=sm_75", "llvm"):
+        graph, found, how = of(target)
+        assert not found
+        assert "no instructions that multiply tf32" in how
+        assert all(v.layout is None or v.layout.dtype is None for n in graph.nodes for v in n.outputs)
+
+
+def test_tf32_of_attention() -> None:
+    """Queries, keys, values, and powers, which are rounded where they are made."""
+    g = Graph("attention")
+    x = ops.layer_norm(g.input("x", "float32", (2, 64, 96)), normal(96), normal(96))
+    q, k, v = (ops.matmul(x, normal(96, 96) / n) for n in (8, 9, 10))
+    g.outputs = [ops.matmul(ops.attention(q, k, v), normal(96, 96))]
+    graph, report = optimize(g, precision="tf32", target=find("cuda -arch=sm_90"))
+    made = {p.name: p.dtype for p in report.precisions}
+    assert {made[u.name] for u in (x, q, k, v)} == {"tf32"}
+    (node,) = [n for n in graph.nodes if n.op.name == "attention"]
+    assert node.op.values["multiplied_as"] == "tf32"
+    assert not node.op.values["in_panels"]
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "tf32"])
+def test_inputs_are_copied_where_many_products_read_them(precision: str) -> None:
+    def of(channels: int, k: int, target: str = "cuda -arch=sm_90") -> tuple[list[str], str]:
+        g = Graph("first")
+        x = g.input("x", "float32", (1, 16, 40, 40))
+        g.outputs = [ops.relu(conv(x, channels, k)), ops.relu(conv(x, channels, k, name="again"))]
+        graph, _ = optimize(g, precision=precision, target=find(target))
+        read = {v.held_dtype for n in graph.nodes if n.op.is_product for v in n.inputs[:1] if v}
+        (dtype,) = read
+        return [n.op.name for n in graph.nodes if n.op.name == "identity"], dtype
+
+    assert of(64, 3) == (["identity"], precision)
+    assert of(4, 3) == of(32, 1) == ([], "float32")
+    assert of(64, 3, "cuda -arch=sm_75")[1] == "float32"
+    assert of(64, 3, "llvm -mcpu=haswell") == ([], "float32")
+
+
+def test_both_factors_of_a_product_of_inputs_are_copied() -> None:
+    g = Graph("product")
+    a, b = (g.input(name, "float32", (128, 128)) for name in "ab")
+    g.outputs = [ops.matmul(a, b)]
+    graph, report = optimize(g, precision="tf32", target=find("cuda -arch=sm_90"))
+    assert [n.op.name for n in graph.nodes][:2] == ["identity"] * 2
+    assert [p.dtype for p in report.precisions] == ["tf32"] * 2

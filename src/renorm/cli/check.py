@@ -63,9 +63,9 @@ def command(
 ) -> output.Outcome:
     """Compares MODEL compiled by renorm with ONNX Runtime, or with the reference interpreter, on random inputs
     or given ones; names the first node that diverges. Says how far each layer that is computed by an algorithm which
-    rounds differently is from its definition in float64; with --precision bfloat16, how far each value between kernels
-    is. With a shape that leaves extents open, or several of one
-    input, the network is compiled once for all of them, and compared at each.
+    rounds differently is from its definition in float64; with --precision bfloat16 or tf32, how far each value between
+    kernels is. With a shape that leaves extents open, or several of one input, the network is compiled once for all of
+    them, and compared at each.
 
     With AFTER, two files (.onnx, .tflite, .circle, also one of each) are run on the same inputs by what --with names:
     renorm's interpreter in float64, renorm's own code, ONNX Runtime (ort), LiteRT, or tico's runtime of Circle files

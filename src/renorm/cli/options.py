@@ -83,7 +83,8 @@ precision = click.option(
     type=click.Choice(PRECISIONS),
     default="fast",
     show_default=True,
-    help="exact: without algorithms that round differently. bfloat16: weights and values between kernels are.",
+    help="exact: without algorithms that round differently. bfloat16: weights and values between kernels are. "
+    "tf32: what a GPU's tensor cores multiply is.",
 )
 _STATED = "An input's shape, x=1x3x224x224; ? is open, 16*h a multiple, 1..64 between."
 

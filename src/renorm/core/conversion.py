@@ -4,7 +4,8 @@ An integer wraps: of what it is, the lowest bits stay. A float is cut toward zer
 nearest number of the dtype; NaN becomes 0. C and ONNX leave the second open, where x86 and Arm differ. Integers of less
 than 8 bits are made of floats as if by way of int32, which wraps: what ONNX's own tests expect.
 
-A number becomes a float of at most 8 bits in one rounding, to nearest even.
+A number becomes a float of at most 8 bits in one rounding, to nearest even. A float32 becomes a tf32 as GPUs round it
+(cvt.rna): to nearest, ties away from zero.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dtypes
+
+TF32_KEPT, TF32_HALF = 0xFFFFE000, 0x1000  # of the bits of a float32: those that tf32 has, and half of its last place
 
 
 @cache
@@ -53,12 +56,20 @@ def converted(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
         return _stored(array, dtype)
     made = dtypes.numpy_dtype(dtype)
     with np.errstate(all="ignore"):
+        if dtype == "tf32":
+            return _cut_short(array.astype(made))
         if array.dtype.kind not in "fV" or not dtypes.is_int(dtype):
             return array.astype(made)
         low, high = limits(dtype)
         whole = np.nan_to_num(np.trunc(array.astype(np.float64)), nan=0.0, posinf=np.inf, neginf=-np.inf)
         is_high = whole >= high  # of 64 bits, compared as the float above it
         return np.where(is_high, made.type(high), np.where(is_high, 0, np.maximum(whole, low)).astype(made))
+
+
+def _cut_short(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return float32 as tf32."""
+    bits = (array.view(np.uint32) + np.uint32(TF32_HALF)) & np.uint32(TF32_KEPT)
+    return np.where(np.isnan(array), np.float32(np.nan), bits.view(np.float32))
 
 
 def _stored(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:

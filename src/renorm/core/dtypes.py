@@ -23,6 +23,7 @@ _TABLE = [
     DType("float32", "f32", 32, "float"),
     DType("float16", "f16", 16, "float"),
     DType("bfloat16", "bf16", 16, "float"),
+    DType("tf32", "tf32", 32, "float"),  # a float32 whose last 13 bits are 0: what tensor cores multiply
     DType("int64", "i64", 64, "int"),
     DType("int32", "i32", 32, "int"),
     DType("int16", "i16", 16, "int"),
@@ -91,7 +92,7 @@ FORMATS = {
     "float4e2m1": Format(1, 1, 0x8, most=0x7, beyond=0x7, nan=0x8),  # saturates, and of NaN makes a zero
 }
 
-PRECISIONS = ("fast", "exact", "bfloat16")
+PRECISIONS = ("fast", "exact", "bfloat16", "tf32")
 """How a network of float32 may be computed, as `renorm.compile` takes it."""
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 INTS = ("int32", "int64", "int8", "int16", "uint8", "uint16", "uint32", "uint64")
@@ -107,7 +108,7 @@ STORED = tuple(name for name in _OF_ML_DTYPES if name != "bfloat16")
 """Dtypes that are stored, moved and cast alone: of at most 8 bits, each element in a byte of its own, whose
 lowest bits it is."""
 _STORED = frozenset(STORED)
-_WIDER = {"float16": "float32", "bfloat16": "float32"} | {
+_WIDER = {"float16": "float32", "bfloat16": "float32", "tf32": "float32"} | {
     name: {"float": "float32", "int": "int8", "uint": "uint8"}[BY_NAME[name].kind] for name in STORED
 }
 MOVED = (*ALL, *STORED)
@@ -143,7 +144,7 @@ def short(name: str) -> str:
 def unit_roundoff(name: str) -> float:
     """Return the largest relative error of rounding to a floating dtype; half the distance from 1 to the next
     number."""
-    digits = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+    digits = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8, "tf32": 11}
     full = lookup(name).name
     return 2.0 ** -(digits.get(full) or FORMATS[full].digits + 1)
 
@@ -151,7 +152,7 @@ def unit_roundoff(name: str) -> float:
 def smallest_number(name: str) -> float:
     """Return the smallest positive number of a floating dtype; below 2 / unit_roundoff of them, numbers have fewer
     digits."""
-    exponents = {"float64": -1074, "float32": -149, "float16": -24, "bfloat16": -133}
+    exponents = {"float64": -1074, "float32": -149, "float16": -24, "bfloat16": -133, "tf32": -136}
     full = lookup(name).name
     return 2.0 ** exponents[full] if full in exponents else FORMATS[full].smallest
 
@@ -162,8 +163,11 @@ def itemsize(name: str) -> int:
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return the NumPy dtype; of those that NumPy does not have, the one of ml_dtypes."""
+    """Return the NumPy dtype; of those that NumPy does not have, the one of ml_dtypes; of tf32 float32, which has its
+    numbers: core.conversion rounds to them."""
     full = lookup(name).name
+    if full == "tf32":
+        return np.dtype(np.float32)
     if full in _OF_ML_DTYPES:
         import ml_dtypes  # only who meets such a dtype pays for it
 

@@ -98,7 +98,8 @@ def compile(
     process may use. verify: compare each rewrite with the graph before it, and revert it where it differs.
     precision: "exact" switches algorithms off that round differently (Winograd's convolutions; opt_level 3 has
     them). "bfloat16" lets memory hold weights, and values between kernels, in bfloat16; sums, norms and what
-    `report.precisions` names stay float32, and so do inputs and outputs. train_state: the running statistics of
+    `report.precisions` names stay float32, and so do inputs and outputs. "tf32" rounds what a GPU's tensor cores
+    multiply, and nothing on other targets. train_state: the running statistics of
     norms in training mode are state of the module (`m.state`), which each run reads and, once it has succeeded,
     replaces. checked: a run raises InvalidInput that names nodes and indices where an index is outside its axis, or
     an integer is divided by zero; otherwise there is some number. specializations: for how many shapes that come

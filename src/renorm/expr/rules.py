@@ -367,8 +367,10 @@ def _holds(wide: str, narrow: str) -> bool:
     w, n = dtypes.lookup(wide), dtypes.lookup(narrow)
     if dtypes.is_stored(wide):  # of as many bits, but other numbers
         return False
+    if w.kind == n.kind == "float" and not dtypes.is_stored(narrow):
+        return all(f(wide) <= f(narrow) for f in (dtypes.unit_roundoff, dtypes.smallest_number))
     if w.kind == n.kind:
-        return w.bits >= n.bits and {wide, narrow} != {"float16", "bfloat16"}
+        return w.bits >= n.bits
     if n.kind == "bool":
         return True
     if w.kind == "int" and n.kind == "uint":

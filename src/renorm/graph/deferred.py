@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dtypes
+from renorm.core.conversion import converted
 
 Array = np.ndarray[Any, Any]
 
@@ -55,7 +56,7 @@ class Deferred(ABC):
         made = np.empty(self.shape, dtypes.numpy_dtype(dtype))
         with np.errstate(all="ignore"):
             for begin, end in parts(self.shape):
-                made[begin:end] = self.part(0, begin, end)
+                made[begin:end] = converted(self.part(0, begin, end), dtype)
         return made
 
     def is_finite(self, dtype: str) -> bool:
@@ -118,7 +119,7 @@ class Rounded(Deferred):
 
     def _narrow(self, made: Array) -> Array:
         with np.errstate(all="ignore"):
-            return made.astype(dtypes.numpy_dtype(self.dtype)).astype(np.float64)
+            return converted(made, self.dtype).astype(np.float64)
 
     def bound(self) -> float:
         return largest(self.data) * (1.0 + dtypes.unit_roundoff(self.dtype))
@@ -143,7 +144,7 @@ def cut(source: Array | Deferred, axis: int, begin: int, end: int) -> Array:
 def fits(number: float, dtype: str) -> bool:
     """Return whether a number is finite, and stays so when it is rounded to a dtype."""
     with np.errstate(over="ignore"):
-        return bool(np.isfinite(np.asarray(number).astype(dtypes.numpy_dtype(dtype)).astype(np.float64)))
+        return bool(np.isfinite(converted(np.asarray(number), dtype).astype(np.float64)))
 
 
 def survives(number: float, dtype: str) -> bool:

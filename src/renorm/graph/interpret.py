@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from renorm.core import dtypes
+from renorm.core.conversion import converted
 from renorm.core.errors import InvalidInput, RenormError, UserCodeError
 from renorm.core.inputs import fixed_extents
 from renorm.graph.ir import Graph, Node, Value
@@ -161,7 +162,7 @@ class Known:
 def narrow(array: Array, dtype: str) -> Array:
     """Return the array rounded to a dtype; what is beyond its range becomes infinite."""
     with np.errstate(all="ignore"):
-        return array.astype(dtypes.numpy_dtype(dtype))
+        return converted(array, dtype)
 
 
 def widen(array: Array) -> Array:

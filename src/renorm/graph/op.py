@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from renorm.core import dtypes
 from renorm.core.dims import Dim, Sym, format_shape
 from renorm.core.errors import OperandError, suggest
+from renorm.core.target import Target
 from renorm.graph import signature as signatures
 from renorm.graph.attributes import Attribute
 from renorm.graph.channels import Carry, ChannelMap
@@ -131,6 +132,7 @@ class OpDef:
     form_of: ClassVar[str] = ""  # the op that this is another form of: `keep` of that holds this one too
     is_statistic: ClassVar[bool] = False  # the kernel that makes what it reads may compute it, tile by tile
     is_product: ClassVar[bool] = False  # sums of products of data and a weight, or of data
+    factors: ClassVar[int] = 2  # operands of a product that are multiplied: the first ones
     magnifies_weights: ClassVar[bool] = False  # errors of a weight grow on the way: it keeps its digits
     reads_views: ClassVar[bool] = False  # it reads operands often: only what moves no element may stand before it
     moves_axes: ClassVar[bool] = False  # each element of an operand is one of the result; axes stay whole, or parts
@@ -298,7 +300,7 @@ class OpDef:
         of a sentence; None where it need not."""
         return None
 
-    def rounded(self, node: Node, dtype: str) -> OpDef | None:
+    def rounded(self, node: Node, dtype: str, machine: Target) -> OpDef | None:
         """Return this op where whatever it multiplies is rounded to a dtype, which memory holds its operands in and the
         machine multiplies; None where it multiplies in float32 all the same."""
         return None

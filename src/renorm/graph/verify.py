@@ -10,7 +10,7 @@ from renorm.core.errors import InvalidGraph, RenormError
 from renorm.graph.ir import Graph, Node
 from renorm.graph.types import TensorType
 
-_HELD = {("float32", "bfloat16"), ("float32", "uint8")}
+_HELD = {("float32", "bfloat16"), ("float32", "tf32"), ("float32", "uint8")}
 
 
 def verify(graph: Graph) -> None:

@@ -12,6 +12,7 @@ from renorm.core.dims import Dim, take
 from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
 from renorm.core.shapes import spreads
+from renorm.core.target import Target
 from renorm.graph.attributes import Bool, Float, Type
 from renorm.graph.ir import Node, Value
 from renorm.graph.op import REDUCTION, OnnxNode, OpDef, Reject, Sample
@@ -20,6 +21,8 @@ from renorm.ops.shared import onnx_attention
 from renorm.ops.shared.attending import Weighing, attended
 from renorm.ops.shared.attending_in_pairs import attended_in_pairs, pays, suits
 from renorm.ops.shared.precision import rounded
+
+PANELS: dict[str, Any] = {"multiplied_as": "bfloat16", "in_panels": True}
 
 
 class Attention(OpDef):
@@ -33,7 +36,7 @@ class Attention(OpDef):
     are no numbers, as those of a query that takes no key, are 0; empty_is_zero: only those of such a query.
 
     multiplied_as: a dtype that q, k, v and the exponentials of scores, less the greatest one, are rounded to; w are
-    these exponentials over their sum.
+    these exponentials over their sum. in_panels: whether they are copied side by side as a matrix unit reads them.
     """
 
     signature = "q: T[...], k: T[...], v: T[...], mask?: M[...] -> y: T[...]"
@@ -42,6 +45,7 @@ class Attention(OpDef):
     reads_views = True
     scheduled_as = "attention"
     is_product = True
+    factors = 3
     scale = Float(1.0)
     weight = Float(1.0)
     masked = Float(-math.inf)
@@ -49,6 +53,7 @@ class Attention(OpDef):
     nan_is_zero = Bool(False)
     empty_is_zero = Bool(False)
     multiplied_as = Type(None)
+    in_panels = Bool(False)
     onnx = {"Attention": 23}
 
     def wants_digits(self, index: int) -> str | None:
@@ -74,9 +79,9 @@ class Attention(OpDef):
         scores = (*q.shape[:-1], k.shape[-2])
         if mask is not None and not spreads(mask.shape, scores):
             raise OperandError(f"{what}: mask {mask} does not broadcast to scores {list(scores)}")
-        if self.multiplied_as is not None and not suits(q.shape, k.shape, v.shape):
+        if self.in_panels and (self.multiplied_as is None or not suits(q.shape, k.shape, v.shape)):
             raise OperandError(
-                f"{what}: {self.multiplied_as} is multiplied where 16 rows and columns of each are known at least"
+                f"{what}: panels are multiplied_as a dtype, and 16 rows and columns of each are known at least"
             )
         return (*q.shape[:-1], v.shape[-1])
 
@@ -97,12 +102,14 @@ class Attention(OpDef):
         attributes = {"scale": self.scale, **({"softcap": self.softcap} if self.softcap else {})}
         return ("Attention", attributes, list(node.inputs)) if says and is_plain else None
 
-    def rounded(self, node: Node, dtype: str) -> OpDef | None:
+    def rounded(self, node: Node, dtype: str, machine: Target) -> OpDef | None:
         q, k, v = (x.shape for x in node.inputs[:3] if x is not None)
-        return self.with_attributes(multiplied_as=dtype) if pays(q, k, v) else None
+        if machine.is_gpu:
+            return self.with_attributes(multiplied_as=dtype)
+        return self.with_attributes(multiplied_as=dtype, in_panels=True) if pays(q, k, v) else None
 
     def compute(self, q: te.Tensor, k: te.Tensor, v: te.Tensor, mask: te.Tensor | None) -> te.Tensor:
-        return (attended_in_pairs if self.multiplied_as else attended)(q, k, v, Weighing(mask, **self.values))
+        return (attended_in_pairs if self.in_panels else attended)(q, k, v, Weighing(mask, **self.values))
 
     def reference(self, q: Any, k: Any, v: Any, mask: Any) -> Any:
         each = q.shape[-3] // k.shape[-3] if q.ndim > 2 and k.shape[-3] else 1
@@ -145,8 +152,11 @@ class Attention(OpDef):
         Sample(bf16[2, 3, 30], bf16[2, 40, 30], bf16[2, 40, 30]),
         Sample(f32[2, 4, 9, 8], f32[2, 2, 7, 8], f32[2, 2, 7, 5], f32[9, 7], scale=2.0, softcap=1.5),
         Sample(f16[2, 3, 8], f16[2, 37, 8], f16[2, 37, 8], boolean[3, 37], softcap=0.75),
-        Sample(bf16[1, 4, 19, 32], bf16[1, 2, 37, 32], bf16[1, 2, 37, 40], bf16[19, 37], multiplied_as="bfloat16"),
-        Sample(bf16[2, 20, 32], bf16[2, 50, 32], bf16[2, 50, 16], softcap=3.0, multiplied_as="bfloat16"),
+        Sample(bf16[1, 4, 19, 32], bf16[1, 2, 37, 32], bf16[1, 2, 37, 40], bf16[19, 37], **PANELS),
+        Sample(bf16[2, 20, 32], bf16[2, 50, 32], bf16[2, 50, 16], softcap=3.0, **PANELS),
+        Sample(bf16[4, 19, 32], bf16[2, 37, 32], bf16[2, 37, 40], bf16[19, 37], scale=0.2, multiplied_as="bfloat16"),
+        Sample(f32[2, 3, 37, 20], f32[2, 3, 29, 20], f32[2, 3, 29, 33], scale=0.25, multiplied_as="tf32"),
+        Sample(f16[2, 2, 32], f16[2, 50, 32], f16[2, 50, 16], softcap=3.0, multiplied_as="float16"),
     ]
     rejects = [
         Reject(f32[5, 4], f32[7, 3], f32[7, 2], because="differ: 4 and 3"),
@@ -154,8 +164,7 @@ class Attention(OpDef):
         Reject(f32[5, 4], f32[1, 7, 4], f32[7, 2], because="as many axes"),
         Reject(f32[6, 5, 4], f32[4, 7, 4], f32[4, 7, 2], because="4 heads of keys for 6"),
         Reject(f32[5, 4], f32[7, 4], f32[7, 2], f32[5, 6], because="does not broadcast to scores [5, 7]"),
-        Reject(
-            f32[5, 4], f32[7, 4], f32[7, 2], because="16 rows and columns of each are known", multiplied_as="bfloat16"
-        ),
+        Reject(f32[5, 4], f32[7, 4], f32[7, 2], because="16 rows and columns of each are known", **PANELS),
+        Reject(f32[16, 16], f32[16, 16], f32[16, 16], because="panels are multiplied_as a dtype", in_panels=True),
         Reject(f32[5, 4], f64[7, 4], f32[7, 2], because="k is float64 but q is float32"),
     ]

@@ -39,7 +39,8 @@ class Claim:
 @dataclass
 class Context:
     """level: 0 to 3, see passes.pipeline. keep: names of ops and of nodes that stay whole. precision: "fast"; "exact",
-    without algorithms that round differently; or "bfloat16", which memory may hold values in. units: why single nodes
+    without algorithms that round differently; "bfloat16", which memory may hold values in; or "tf32", where tensor
+    cores multiply it. units: why single nodes
     stay whole, by node name, where the target asks for it. claims: what the target runs as one kernel. probe: measures
     rewrites when the user asks for it. admits: whether passes may bring an op in; a file's format may lack it. raised:
     norms that were made out of pieces, by name, and the source nodes that these were. near_norms: what looked like one
@@ -65,6 +66,12 @@ class Context:
         return typical_shape(shape, self.sizes)
 
     @property
+    def held_dtype(self) -> str | None:
+        """Return the dtype that this precision has memory hold float32 in; None: its own."""
+        is_held = self.precision == "bfloat16" or (self.precision == "tf32" and self.uses_tensor_cores)
+        return self.precision if is_held else None
+
+    @property
     def uses_matrix_unit(self) -> bool:
         """Return whether a unit for matrices multiplies what memory holds in this precision."""
         return self.precision == "bfloat16" and self.target.machine_target.has_tiles
@@ -74,6 +81,14 @@ class Context:
         """Return whether a GPU's tensor cores multiply what memory holds in this precision."""
         machine = self.target.machine_target
         return machine.is_gpu and self.precision in facts(machine.arch).narrow
+
+    @property
+    def multiplied_dtypes(self) -> tuple[str, ...]:
+        """Return in which dtypes the machine multiplies data with data, where memory holds it so."""
+        machine = self.target.machine_target
+        if machine.is_gpu:
+            return () if self.precision == "exact" else facts(machine.arch).narrow
+        return (self.precision,) if self.uses_matrix_unit else ()
 
     @property
     def multiplies_pairs(self) -> bool:

@@ -1,26 +1,28 @@
-"""Mixed precision: which values memory holds in bfloat16, and which stay float32, each with a reason.
+"""Mixed precision: which values memory holds in bfloat16 or tf32, and which stay float32, each with a reason.
 
 A value that is held in bfloat16 is rounded where it is made, once, after all that its kernel does to it; whoever reads
 it computes in float32 as before. A weight is held as the data that it is multiplied with. Rounding costs 2^-9 of a
 value at most, which averages out over the terms of a sum, and does not where
 
     a value comes to a result as it is          results, and all that kernels read after which no product comes, but
-                                                what they multiply with weights themselves: those sums stay float32
+                                                what they multiply themselves: those sums stay float32
     layers add to it, one after the other       the sum that a norm of rows reads: its errors add up
     little is computed of few numbers           small values, statistics: nothing is saved either
     errors grow or decide                       what `OpDef.wants_digits` names; what integers are made of, and of them
 
-Values that lie in the memory of others (a concat's parts) are held as these are, or they would be copied.
+Values that lie in the memory of others (a concat's parts) are held as these are, or they would be copied. A tf32 has
+as many bytes as a float32: only what tensor cores may multiply is held in it, 2^-12 of a value off at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
 from renorm.core import dtypes
 from renorm.core.dims import is_static, static
+from renorm.core.gpu import ROW_LANES
 from renorm.graph import registry
 from renorm.graph.deferred import Rounded
 from renorm.graph.held import held_weight_dtype
@@ -38,25 +40,28 @@ LARGE_WEIGHT = 1 << 19  # elements of a weight that is worth being read in fewer
 
 @dataclass(frozen=True)
 class ChoosePrecision:
-    """v: f32 -> v: f32 as bf16, for precision "bfloat16" where no reason keeps v float32; a weight w of such v -> w
-    rounded"""
+    """v: f32 -> v: f32 as bf16, for precision "bfloat16" where no reason keeps v float32, as tf32 for "tf32"; a weight
+    w of such v -> w rounded; attention(v, ..) -> attention(v, ..) of rounded powers"""
 
     def run(self, graph: Graph, context: Context) -> None:
-        if context.precision != "bfloat16":
-            return
+        if context.held_dtype is not None:
+            self._hold(graph, context, context.held_dtype)
+            round_weights(graph)
+        _round_data(graph, context)
+
+    def _hold(self, graph: Graph, context: Context, dtype: str) -> None:
         for v, reason in plan(graph, context).items():
             if not reason:
-                v.layout = replace(v.layout or Layout(), dtype=context.precision)
+                v.layout = replace(v.layout or Layout(), dtype=dtype)
             node = "" if v.producer is None else v.producer.name
             record = PrecisionRecord(v.name, node, v.held_dtype, prod(context.typical(v.shape)), reason)
             context.precisions.append(record)
-        round_weights(graph)
-        if context.uses_matrix_unit:
-            _round_data(graph, context.precision)
 
 
 def arithmetic(context: Context) -> str:
     """Return how products are computed, as a sentence for the report; "" where precision says nothing of memory."""
+    if context.precision == "tf32" and context.held_dtype is None:
+        return "products run in float32: the target has no instructions that multiply tf32"
     if not context.precisions:
         return ""
     if context.uses_tensor_cores:
@@ -77,7 +82,8 @@ def arithmetic(context: Context) -> str:
 def plan(graph: Graph, context: Context) -> dict[Value, str]:
     """Return for each float32 value that goes from kernel to kernel, or into a product, why it stays so, as a sentence;
     "" where it is held in fewer digits."""
-    reasons, asked, found = _Reasons(graph, context), candidates(graph), dict[Value, str]()
+    reasons, found = _Reasons(graph, context), dict[Value, str]()
+    asked = multiplied(graph) if context.held_dtype == "tf32" else candidates(graph)
     for together in lying_together(graph, asked):
         said = {v: reasons.of(v) for v in together}
         first = next((v for v in together if said[v]), None)
@@ -102,6 +108,28 @@ def candidates(graph: Graph) -> dict[Value, None]:
         if v.dtype == "float32" and not graph.is_output(v) and (leaves or is_data):
             found[v] = None
     return found
+
+
+def multiplied(graph: Graph) -> dict[Value, None]:
+    """Return float32 values that products read as their factors."""
+    read = (v for n in graph.nodes for _, v in factors(n) if v.producer is not None and not graph.is_output(v))
+    return dict.fromkeys(read)
+
+
+def factors(node: Node) -> Iterator[tuple[int, Value]]:
+    """Yield the operands of float32 that a product multiplies, each with its index; none of single channels."""
+    if node.op.is_product and not _is_lanewise(node):
+        for i, v in enumerate(node.inputs[: node.op.factors]):
+            if v is not None and v.dtype == "float32":
+                yield i, v
+
+
+def _is_lanewise(node: Node) -> bool:
+    """Return whether the groups of a convolution have fewer channels than tensor cores multiply."""
+    groups, weight = int(node.op.values.get("group", 1)), node.inputs[1]
+    axis = node.op.channel_axis(1, node.operand_types())
+    extent = None if weight is None or axis is None else weight.shape[axis]
+    return groups > 1 and (not isinstance(extent, int) or extent < ROW_LANES * groups)
 
 
 def weights(node: Node) -> list[int]:
@@ -214,12 +242,12 @@ def _is_product(group: Group) -> bool:
 
 
 def _multiplied(group: Group) -> set[Value]:
-    """Return what a kernel reads and its product computes the data from that it multiplies with weights, and nobody
-    else in the kernel reads."""
+    """Return what a kernel reads and its product computes from what it multiplies, and nobody else in the kernel
+    reads."""
     found = set[Value]()
     for n in group.nodes:
-        if (data := n.inputs[0] if n.inputs and weights(n) else None) is not None:
-            before = _before(data, group)
+        for data in n.inputs[:1] if weights(n) else [v for _, v in factors(n)]:
+            before = _before(data, group) if data is not None else []
             makers = {n, *(v.producer for v in before if v.producer in group.nodes)}
             found |= {v for v in before if all(u in makers for u in v.readers if u in group.nodes)}
     return found
@@ -237,24 +265,27 @@ def _before(v: Value, group: Group) -> list[Value]:
     return list(found)
 
 
-def _round_data(graph: Graph, dtype: str) -> None:
+def _round_data(graph: Graph, context: Context) -> None:
     """Have ops that multiply data with data round what they multiply, where memory holds these in fewer digits."""
+    if not (known := context.multiplied_dtypes):
+        return
     for group in graph.groups:
-        for node in group.nodes:
-            op = node.op.rounded(node, dtype)
-            if op is not None and _is_held(node, group, dtype):
+        for node in (n for n in group.nodes if n.op.is_product):
+            dtype = _data_dtype(node, group)
+            op = node.op.rounded(node, dtype, context.target.machine_target) if dtype in known else None
+            if op is not None and not context.kept(node):
                 node.op = op
 
 
-def _is_held(node: Node, group: Group, dtype: str) -> bool:
-    """Return whether memory holds in a dtype all floats that a node reads, but those whose digits it wants."""
+def _data_dtype(node: Node, group: Group) -> str:
+    """Return the one dtype in which memory holds all floats that a node reads, but those whose digits it wants; ""
+    where there are several, or some are constant."""
+    found = set[str]()
     for i, v in enumerate(node.inputs):
-        if v is None or not dtypes.is_float(v.dtype) or node.op.wants_digits(i):
-            continue
-        read = [u for u in _before(v, group) if u.producer not in group.nodes and dtypes.is_float(u.dtype)]
-        if v.is_constant or any(u.held_dtype != dtype for u in read):
-            return False
-    return True
+        if v is not None and dtypes.is_float(v.dtype) and not node.op.wants_digits(i):
+            read = [u for u in _before(v, group) if u.producer not in group.nodes and dtypes.is_float(u.dtype)]
+            found |= {""} if v.is_constant else {u.held_dtype for u in read}
+    return found.pop() if len(found) == 1 else ""
 
 
 def round_weights(graph: Graph) -> None:

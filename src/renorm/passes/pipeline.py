@@ -40,6 +40,7 @@ from renorm.passes.around_batch_norms import JoinBatchNorms
 from renorm.passes.common_subexpressions import ShareCommon
 from renorm.passes.constants import FixStaticOperands, FoldConstants
 from renorm.passes.context import Context, Pass, check_keep
+from renorm.passes.copied_inputs import CopyInputs
 from renorm.passes.dead_code import RemoveDeadCode
 from renorm.passes.dot_products import KeepBlocks, ReadHeld, ScaleByReciprocals, SumNeighbours
 from renorm.passes.filled_channels import FillChannels
@@ -107,6 +108,7 @@ KERNELS: list[tuple[int, Pass]] = [
     (3, ReadHeld()),
     (3, ScaleByReciprocals()),
     (0, RemoveDeadCode()),
+    (0, CopyInputs()),
     (0, OneNodePerKernel()),
     (2, Fuse()),
     (0, ChoosePrecision()),  # of what goes from kernel to kernel
@@ -137,12 +139,12 @@ def optimize(
 
     level: 0 to 3. keep: names of ops or nodes that no pass takes apart. verify: each rewrite and pass is compared
     with what was there before, on random inputs; one that differs too much is reverted and named among the refusals.
-    precision: "fast", "exact" without algorithms that round differently, or "bfloat16", in which memory holds values
-    between kernels where passes.mixed_precision allows it. for_export: only the passes whose result
-    is a model again; admits: whether its format has an op that a pass would bring in. passes: names of passes or
-    rules of MODEL (passes.selection), which are run instead, in that order. watch: told what each pass does. without:
-    names of passes towards kernels that are left out. Raises InvalidInput for an unknown name in `keep` or `passes`,
-    and where `verify` finds no inputs.
+    precision: "fast", "exact" without algorithms that round differently, "bfloat16", in which memory holds values
+    between kernels where passes.mixed_precision allows it, or "tf32", which tensor cores multiply. for_export: only the
+    passes whose result is a model again; admits: whether its format has an op that a pass would bring in. passes: names
+    of passes or rules of MODEL (passes.selection), which are run instead, in that order. watch: told what each pass
+    does. without: names of passes towards kernels that are left out. Raises InvalidInput for an unknown name in `keep`
+    or `passes`, and where `verify` finds no inputs.
     """
     sizes = typical_sizes(graph)
     context = Context(target or Target(), level, check_keep(graph, keep), precision, admits=admits, sizes=sizes)

@@ -231,12 +231,14 @@ def _limit(dtype: str, sign: int) -> Expr:
     return const(sign * FLOAT_MAX[dtypes.lookup(dtype).name], dtype)
 
 
-# IEEE 754: (2 - 2**-p) * 2**emax with p explicit significand bits; bfloat16 has 7 of them and the exponents of float32
+# IEEE 754: (2 - 2**-p) * 2**emax with p explicit significand bits; bfloat16 has 7 of them, tf32 10, and both the
+# exponents of float32
 FLOAT_MAX: dict[str, Scalar] = {
     "float64": (2 - 2.0**-52) * 2.0**1023,
     "float32": (2 - 2.0**-23) * 2.0**127,
     "float16": (2 - 2.0**-10) * 2.0**15,
     "bfloat16": (2 - 2.0**-7) * 2.0**127,
+    "tf32": (2 - 2.0**-10) * 2.0**127,
     **{name: f.greatest for name, f in dtypes.FORMATS.items()},
 }
 

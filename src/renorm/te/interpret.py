@@ -66,7 +66,7 @@ def run(outs: Sequence[Tensor], arrays: Mapping[Tensor, Array]) -> list[Array]:
             given = "nothing" if t not in arrays else f"shape {np.shape(arrays[t])}"
             raise InvalidExpression(f"placeholder {t.name}: {given} was given, expected shape {t.shape}")
         done[t] = _widen(np.asarray(arrays[t]), t.dtype)
-    return [done[t].astype(dtypes.numpy_dtype(t.dtype)) for t in outs]
+    return [converted(done[t], t.dtype) for t in outs]
 
 
 def _given(op: ExternOp, done: Mapping[Tensor, Array]) -> Array:

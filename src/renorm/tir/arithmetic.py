@@ -28,7 +28,7 @@ def cells(array: np.ndarray[Any, Any], dtype: str) -> list[Any]:
 def rounded(value: float, dtype: str) -> Any:
     """`value` rounded to a float type, in the type that computes with it."""
     with np.errstate(all="ignore"):
-        if dtype in dtypes.FORMATS:
+        if dtype in dtypes.FORMATS or dtype == "tf32":
             return np.float32(converted(np.asarray(value, np.float64), dtype))
         narrow = dtypes.numpy_dtype(dtype).type(value)
         return dtypes.numpy_dtype(dtypes.compute_dtype(dtype)).type(narrow)
@@ -47,7 +47,7 @@ def _to_float(dtype: str) -> Callable[[Any], Any]:
     narrow = dtypes.numpy_dtype(dtype).type
     if dtype in ("float32", "float64"):
         return narrow
-    if dtype in dtypes.FORMATS:
+    if dtype in dtypes.FORMATS or dtype == "tf32":
         return lambda x: rounded(float(x), dtype)
     return lambda x: np.float32(narrow(np.float64(x)))
 
@@ -182,7 +182,7 @@ FUNCTIONS: dict[str, Any] = {
     **{f"_popcount_{name}": _popcount(name) for name in dtypes.INTS},
     **{f"_bitcast_{name}": _bitcast(name, other) for name, other in BITCAST.items()},
 }
-for _name in ("float32", "float64", "float16"):
+for _name in ("float32", "float64", "float16", "tf32"):
     FUNCTIONS[f"_to_{_name}"] = _to_float(_name)
 for _name in ("bfloat16", *dtypes.FORMATS):  # resolved when met: these need ml_dtypes
     FUNCTIONS[f"_to_{_name}"] = lambda x, name=_name: _to_float(name)(x)

@@ -87,7 +87,7 @@ def run(
         raise InvalidInput(f"kernel {kernel.name} takes {len(kernel.params)} arrays, not {len(arrays)}")
     sizes = buffer_sizes(kernel, extents)
     for buffer, size, array in zip(kernel.params, sizes, arrays, strict=True):
-        if dtypes.from_numpy(array.dtype) != buffer.dtype or array.size < size:
+        if array.dtype != dtypes.numpy_dtype(buffer.dtype) or array.size < size:
             raise InvalidInput(
                 f"kernel {kernel.name}: parameter {buffer.name} takes {buffer.dtype}[{size}]",
                 [f"got {array.dtype}[{array.size}]"],

@@ -1,7 +1,7 @@
 """CUDA C of expressions: what the text calls things, and how it computes.
 
-float16 and bfloat16 are storage: they widen to float when loaded and round when stored. Elements of at most 8 bits that
-are storage, too, stay bytes until they are cast (stored_types.py).
+float16 and bfloat16 are storage: they widen to float when loaded and round when stored; tf32 is float, and rounds as
+they do. Elements of at most 8 bits that are storage, too, stay bytes until they are cast (stored_types.py).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from math import isinf, isnan
 
 from renorm.codegen.cuda import stored_types, vectors
 from renorm.core import dtypes
+from renorm.core.conversion import TF32_HALF, TF32_KEPT
 from renorm.core.errors import InternalError, InvalidLoops
 from renorm.expr.bounds import interval
 from renorm.expr.nodes import (
@@ -30,13 +31,18 @@ from renorm.expr.rewrite import loads
 from renorm.tir.nodes import Buffer, Store, constant
 
 TYPES = {
-    "float64": "double", "float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16", "bool": "bool",
+    "float64": "double", "float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16", "tf32": "float",
+    "bool": "bool",
     "int64": "long long", "int32": "int", "int16": "short", "int8": "signed char",
     "uint64": "unsigned long long", "uint32": "unsigned int", "uint16": "unsigned short", "uint8": "unsigned char",
     **stored_types.TYPES,
 }  # fmt: skip
-_WIDEN = {"float16": "__half2float", "bfloat16": "__bfloat162float"}
-_NARROW = {"float16": "__float2half_rn", "bfloat16": "__float2bfloat16_rn"}
+_WIDEN = {"float16": "__half2float", "bfloat16": "__bfloat162float", "tf32": ""}
+_NARROW = {"float16": "__float2half_rn", "bfloat16": "__float2bfloat16_rn", "tf32": "renorm_tf32"}
+_TF32 = (
+    "static __device__ __forceinline__ float renorm_tf32(float x) { return x != x ? __int_as_float(0x7fc00000) : "
+    f"__int_as_float((__float_as_int(x) + {TF32_HALF:#x}) & {TF32_KEPT:#x}); }}"
+)
 
 # intrinsics whose C name differs from ours; float gets an `f` after it
 _C_NAMES = {"abs": "fabs", "round": "rint"}
@@ -114,8 +120,13 @@ class Expressions:
     def _narrowed(self, s: Store) -> str:
         if s.buffer.dtype in _NARROW and (bits := self._bits(s.value)):
             return bits
-        value = self._expr(s.value)
-        return f"{_NARROW[s.buffer.dtype]}({value})" if s.buffer.dtype in _NARROW else value
+        return self._rounded(self._expr(s.value), s.buffer.dtype)
+
+    def _rounded(self, text: str, dtype: str) -> str:
+        """A float as memory holds it in a dtype."""
+        if dtype == "tf32":
+            self.needed[dtype] = _TF32
+        return f"{_NARROW[dtype]}({text})" if dtype in _NARROW else text
 
     def _bits(self, e: Expr) -> str:
         """An expression of 16 bits that computes nothing, as what memory holds; "" for any other."""
@@ -123,7 +134,7 @@ class Expressions:
             case Load(predicate=None):
                 return self._element(e)
             case Const(value=0):
-                return f"{_NARROW[e.dtype]}(0.0f)"
+                return self._rounded("0.0f", e.dtype) if e.dtype != "tf32" else "0.0f"
             case (
                 Call(name="if_then_else", args=(condition, then, otherwise))
                 | Select(condition=condition, then=then, otherwise=otherwise)
@@ -227,7 +238,7 @@ class Expressions:
         if dtype == "bool":
             return f"({text} != 0)"
         if dtype in _NARROW:  # round to the narrow type, go on in float
-            return f"{_WIDEN[dtype]}({_NARROW[dtype]}((float){text}))"
+            return f"{_WIDEN[dtype]}({self._rounded(f'(float){text}', dtype)})"
         if dtypes.is_float(source) and not dtypes.is_float(dtype):
             return f"{self._saturated(_register(source), dtype)}({text})"
         return f"(({TYPES[_register(dtype)]}){text})"

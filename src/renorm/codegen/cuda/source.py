@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 from renorm.codegen.cuda import tensor_cores, vectors
 from renorm.codegen.cuda.expressions import TYPES, Expressions
@@ -297,10 +298,12 @@ class _Function(Expressions):
         )
         name = self._stored(tensor_cores.definition(product.dtype, self._arch))
         sums = [f"{self._name(product.held, product.held.name)}[{self._expr(i)}]" for i in product.sums]
-        for k in range(0, product.terms, 4):
-            pairs = [f"*(const unsigned*)({x} + {k + i})" for i in (0, 2) for x in rows]
-            pairs += [f"*(const unsigned*)({columns} + {k + i})" for i in (0, 2)]
-            self._line(depth + 1, f"{name}({', '.join([*sums, *pairs])});")
+        both = 2, 4 // itemsize(product.dtype)  # registers of a row or column, terms in each
+        for k in range(0, product.terms, prod(both)):
+            places = [k + i * both[1] for i in range(both[0])]
+            registers = [f"*(const unsigned*)({x} + {p})" for p in places for x in rows]
+            registers += [f"*(const unsigned*)({columns} + {p})" for p in places]
+            self._line(depth + 1, f"{name}({', '.join([*sums, *registers])});")
         self._line(depth, "}")
 
     def _lane_terms(self, factor: tensor_cores.Factor, first: Expr, terms: int, depth: int) -> str:

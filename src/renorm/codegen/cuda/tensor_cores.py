@@ -1,14 +1,15 @@
 """Tensorized loops that the lanes of a warp run together, on tensor cores.
 
-    for (i, 0, 2) for (j, 0, 2) for (k, 0, 16*n)     tensorized, in each thread (t, g) of 4 x 8*m, and of more along z
+    for (i, 0, 2) for (j, 0, 2) for (k, 0, s*n)      tensorized, in each thread (t, g) of 4 x 8*m, and of more along z
       c[i, j] += wide(a[i, k]) * wide(b[j, k])       c of the thread alone; a the same for all t, b for all g
 
-is, for each warp, a product of 16 rows g + 8i by 8 columns 2t + j, and each of n instructions mma.m16n8k16 adds 16
-terms to it. It gives every lane the sums that the loops give it (up to the order of the terms), but wants factors from
-it that other lanes multiply, too: of a, rows g and g + 8, of b column g, and of the terms its own quarter. Which terms
-are whose is free, so that a lane takes 4*n neighbours, in as few accesses as there can be.
+is, for each warp, a product of 16 rows g + 8i by 8 columns 2t + j, and each of n instructions mma adds s terms to it,
+16 of float16 or bfloat16 and 8 of tf32: 32 bytes. It gives every lane the sums that the loops give it (up to the order
+of the terms), but wants factors from it that other lanes multiply, too: of a, rows g and g + 8, of b column g, and of
+the terms its own quarter. Which terms are whose is free, so that a lane takes s*n/4 neighbours, in as few accesses as
+there can be.
 
-Source: NVIDIA's PTX ISA, matrix fragments for mma.m16n8k16 and, for sm_75, mma.m16n8k8.
+Source: NVIDIA's PTX ISA, matrix fragments for mma.m16n8k16 and m16n8k8, of .tf32 and, for sm_75, .f16.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from renorm.core.gpu import COLUMN_LANES, ROW_LANES, facts
+from renorm.core.dtypes import itemsize
+from renorm.core.gpu import COLUMN_LANES, ROW_LANES, STEP, facts
 from renorm.expr.nodes import Binary, Cast, Expr, Load, Var, const
 from renorm.expr.rewrite import depends_on, same, substitute
 from renorm.expr.simplify import simplify
 from renorm.tir.nodes import Buffer, For, Store, constant
 
-STEP = 16  # terms of an instruction
 _DEFINITION = (
     "static __device__ __forceinline__ void {name}(float& c0, float& c1, float& c2, float& c3, "
     "unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {{ {body} }}"
 )
 _SUMS = '"+f"(c0), "+f"(c1), "+f"(c2), "+f"(c3)'
 _WHOLE = (
-    'asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.{t}.{t}.f32 '
+    'asm volatile("mma.sync.aligned.m16n8k{terms}.row.col.f32.{t}.{t}.f32 '
     '{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};" '
     ': {sums} : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));'
 )
@@ -38,7 +39,7 @@ _HALF = (
     'asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.{t}.{t}.f32 '
     '{{%0, %1, %2, %3}}, {{%4, %5}}, {{%6}}, {{%0, %1, %2, %3}};" : {sums} : "r"({a}), "r"({b}), "r"({c}));'
 )
-_PTX = {"float16": "f16", "bfloat16": "bf16"}
+_PTX = {"float16": "f16", "bfloat16": "bf16", "tf32": "tf32"}
 
 
 @dataclass(frozen=True)
@@ -83,18 +84,19 @@ def product(
         return None
     i, j, k = (x.var for x in loops)
     rows, columns, terms = (constant(x.extent) for x in loops)
-    is_cut = rows == columns == 2 and terms is not None and terms % STEP == 0
+    is_cut = rows == columns == 2
     is_warp = extents.get("threadIdx.x") == COLUMN_LANES and extents.get("threadIdx.y", 0) % ROW_LANES == 0
     found = _factors(body)
     if not is_cut or not is_warp or found is None or not extents.get("threadIdx.y"):
         return None
-    assert terms is not None
     xs, ys = threads["threadIdx.x"], threads["threadIdx.y"]
     if not xs or not ys:  # axes of other loops of the launch
         return None
     if any(depends_on(found[0].indices[0], v) for v in (i, *ys)):
         found = found[::-1]
     b, a = found
+    if not terms or terms % step(a.dtype):
+        return None
     if not _reads(b, (i, *ys, *varying)) or not _reads(a, (j, *xs, *varying)) or a.dtype not in facts(arch).narrow:
         return None
     own, term, count = ys[0] % ROW_LANES, Var(k.name, k.dtype), terms // COLUMN_LANES
@@ -115,14 +117,19 @@ def product(
     return Product(sums, body.buffer, of_rows, of_column, count)
 
 
+def step(dtype: str) -> int:
+    """Return how many terms of a dtype an instruction adds."""
+    return STEP // itemsize(dtype)
+
+
 def definition(dtype: str, arch: str) -> tuple[str, str]:
-    """Return the name of the device function that adds 16 terms, and its text."""
+    """Return the name of the device function that adds `step` terms, and its text."""
     name, kind = f"renorm_mma_{dtype}", {"t": _PTX[dtype], "sums": _SUMS}
-    if facts(arch).terms < STEP:
+    if facts(arch).step < STEP:
         halves = (("a0", "a1", "b0"), ("a2", "a3", "b1"))
         body = " ".join(_HALF.format(a=a, b=b, c=c, **kind) for a, b, c in halves)
     else:
-        body = _WHOLE.format(**kind)
+        body = _WHOLE.format(terms=step(dtype), **kind)
     return name, _DEFINITION.format(name=name, body=body)
 
 

@@ -1,9 +1,9 @@
 """Element types in registers and in memory, and the conversions between them.
 
-float16 and bfloat16 are float32 in registers and 16 bits in memory; bool is i1 and a byte. Rounding is to nearest
-even, once: from float64 to 16 bits it goes through float32 rounded to odd. Float to integer truncates; what is out of
-range saturates, and NaN gives 0, so that no cast is undefined. What has at most 8 bits is a byte in both
-(stored_types.py).
+float16 and bfloat16 are float32 in registers and 16 bits in memory; bool is i1 and a byte; tf32 is float32 in both.
+Rounding is to nearest even, once: from float64 to 16 bits it goes through float32 rounded to odd (of tf32 it is that of
+core.conversion). Float to integer truncates; what is out of range saturates, and NaN gives 0, so that no cast is
+undefined. What has at most 8 bits is a byte in both (stored_types.py).
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 from renorm.codegen.llvm.ssa import Function, Type, Value, constant, vector
 from renorm.codegen.llvm.stored_types import decoded, encoded
 from renorm.core import dtypes
-from renorm.core.conversion import limits
+from renorm.core.conversion import TF32_HALF, TF32_KEPT, limits
 
 _BYTES = dict.fromkeys(dtypes.STORED, "i8")
-_REGISTER = {"float64": "double", "float32": "float", "float16": "float", "bfloat16": "float", "bool": "i1"} | _BYTES
+_FLOATS = dict.fromkeys(("float32", "float16", "bfloat16", "tf32"), "float")
+_REGISTER = {"float64": "double", "bool": "i1"} | _FLOATS | _BYTES
 ROUNDED = 16  # lanes that the instruction rounds
-_MEMORY = {"float64": "double", "float32": "float", "float16": "i16", "bfloat16": "i16", "bool": "i8"} | _BYTES
+_MEMORY = _REGISTER | {"float16": "i16", "bfloat16": "i16", "bool": "i8"}
 
 
 def register_type(dtype: str, lanes: int = 1) -> Type:
@@ -63,6 +64,11 @@ def to_memory(f: Function, value: Value, dtype: str, loses_subnormals: bool = Fa
             quiet = f.op("or", bits, constant(t, 0x400000))  # a NaN keeps its payload's upper half, and stays one
             chosen = f.select(f.compare("fcmp uno", value, value), quiet, rounded)
             return f.convert("trunc", f.op("lshr", chosen, constant(t, 16)), "i16")
+        case "tf32":
+            bits = f.convert("bitcast", value, "i32")
+            kept = f.op("and", f.op("add", bits, constant(bits.type, TF32_HALF)), constant(bits.type, TF32_KEPT))
+            nan = constant(value.type, float("nan"))
+            return f.select(f.compare("fcmp uno", value, value), nan, f.convert("bitcast", kept, "float"))
         case "bool":
             return f.convert("zext", value, "i8")
         case _:
@@ -85,7 +91,8 @@ def cast(f: Function, value: Value, source: str, target: str) -> Value:
         if target in ("float16", "bfloat16"):
             single = _round_to_odd(f, value) if source == "float64" else value
             return from_memory(f, to_memory(f, single, target), target)
-        return f.convert("fptrunc" if target == "float32" and source == "float64" else "fpext", value, element)
+        whole = f.convert("fptrunc" if source == "float64" else "fpext", value, element)
+        return to_memory(f, whole, target) if target == "tf32" else whole
     if from_float:
         if source != "float64" and value.type.lanes > 1 and is_short(target):
             return f.convert("trunc", f.convert("fptosi", _cut(f, value, limits(target)), "i32"), element)
@@ -96,7 +103,7 @@ def cast(f: Function, value: Value, source: str, target: str) -> Value:
             t = value.type.of(element)
             return f.select(value, constant(t, 1), constant(t, 0))
         wide = f.convert("uitofp" if is_unsigned(source) else "sitofp", value, element)
-        return cast(f, wide, "float32", target) if target in ("float16", "bfloat16") else wide
+        return cast(f, wide, "float32", target) if target in ("float16", "bfloat16", "tf32") else wide
     bits_from, bits_to = value.type.bits, register_type(target).bits
     if bits_from == bits_to:
         return value

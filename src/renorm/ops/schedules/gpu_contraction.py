@@ -14,12 +14,14 @@ from math import gcd, prod
 
 from renorm import te
 from renorm.core.dims import is_static
+from renorm.core.gpu import facts
 from renorm.expr.nodes import Binary, Call, Cast, Const, Expr, Load, Reduce, Var, as_expr, const, if_then_else
 from renorm.expr.rewrite import depends_on, loads, substitute, transform
 from renorm.ops.schedules import structure
 from renorm.te.tensor import source_of
 
 BATCH, ROWS, COLUMNS = "batch", "rows", "columns"
+NARROW = facts("").narrow
 CONVOLUTIONS = ("conv", "conv_transpose", "implicit_gemm")  # tags of sums whose axis 1 is cut into groups
 
 
@@ -43,8 +45,8 @@ class Contraction:
     summed: tuple[te.IterVar, ...]
 
     def narrow(self) -> Contraction | None:
-        """Return the same product of what memory holds, where that is widened to be multiplied, and of one dtype of 16
-        bits; else None."""
+        """Return the same product of what memory holds, where that is widened to be multiplied, and of one dtype that
+        tensor cores multiply; else None."""
         rows, columns = _narrow(self.rows), _narrow(self.columns)
         if rows is None or columns is None or rows.dtype != columns.dtype:
             return None
@@ -165,7 +167,7 @@ def _narrow(e: Expr) -> Expr | None:
             op.body, Reduce
         ):
             return _narrow(substitute(op.body, {a.var: i for a, i in zip(op.axis, e.indices, strict=True)}))
-        case Cast(dtype="float32", a=a) if a.dtype in ("float16", "bfloat16"):
+        case Cast(dtype="float32", a=a) if a.dtype in NARROW:
             return a
         case Call(name="if_then_else", args=(condition, value, Const(value=0))) if (a := _narrow(value)) is not None:
             return if_then_else(condition, a, const(0, a.dtype))

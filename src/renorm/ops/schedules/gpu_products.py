@@ -4,7 +4,7 @@ A convolution is a product of its weights and of what its windows hold (gpu_cont
 shared memory, and nowhere else. How a product is computed:
 
     few rows, or few columns             a block for some of the others, its threads share the terms (gpu_few)
-    widened from 16 bits                 by the warps of a block, on tensor cores (gpu_warps)
+    widened from 16 bits, or tf32        by the warps of a block, on tensor cores (gpu_warps)
     else                                 by the threads of a block, each a box of sums (gpu_sums)
 """
 
@@ -53,8 +53,8 @@ def place(s: te.Schedule, main: te.Tensor, product: Contraction, out: te.Tensor,
     batch, rows, columns = (product.extent(role) for role in (BATCH, ROWS, COLUMNS))
     narrow = product.narrow()
     if narrow is not None and Warps.takes(narrow, gpu):
-        copies = _copying(narrow, ROWS), _copying(narrow, COLUMNS)
-        Warps(s, main, narrow, choose_of_warps(batch, rows, columns, product.depth, gpu, copies)).schedule(out)
+        copies, size = (_copying(narrow, ROWS), _copying(narrow, COLUMNS)), itemsize(narrow.rows.dtype)
+        Warps(s, main, narrow, choose_of_warps(batch, rows, columns, product.depth, gpu, size, copies)).schedule(out)
         return
     run = product.summed[-1].extent if product.padded(COLUMNS) is not None else 0
     copies = _copying(product, ROWS), _copying(product, COLUMNS)

@@ -56,20 +56,26 @@ class Tile:
         return self.threads / LANES * self.depth * (self.rows + self.columns) / VECTOR * READ
 
 
+@dataclass(frozen=True)
 class WarpTile(Tile):
-    """A tile whose products tensor cores make: of 16 rows, 8 columns and 16 terms for a warp. thread_columns: 4 lanes
-    of each warp, thread_rows: 8."""
+    """A tile whose products tensor cores make: of 16 rows, 8 columns and 32 bytes of terms for a warp. thread_columns:
+    4 lanes of each warp, thread_rows: 8; itemsize: bytes of a term."""
+
+    itemsize: int = 2
 
     def multiplying(self, gpu: GpuFacts) -> float:
-        return self.threads * self.rows * self.columns * self.depth / gpu.matrices * MULTIPLY
+        return self.threads * self.rows * self.columns * self.depth / self._matrices(gpu) * MULTIPLY
+
+    def _matrices(self, gpu: GpuFacts) -> float:
+        return gpu.matrices * 2 / self.itemsize
 
     def alone(self, gpu: GpuFacts) -> float:
         of_warp, cores = LANES * self.rows * self.columns * self.depth, 4  # of a multiprocessor, each with its warps
-        return of_warp * -(-self.threads // (LANES * cores)) / (gpu.matrices / cores)
+        return of_warp * -(-self.threads // (LANES * cores)) / (self._matrices(gpu) / cores)
 
     def reading(self) -> float:
-        # lanes read 8 terms at once: of two rows of 16, but of one column
-        return self.threads / LANES * self.depth / 32 * (self.rows + self.columns / 2) * READ
+        # lanes read 16 bytes of terms at once: of two rows of 16, but of one column
+        return self.threads / LANES * self.depth * self.itemsize / WARP_DEPTH * (self.rows + self.columns / 2) * READ
 
 
 # Of a thread: (rows, columns). Threads of a block: (along rows, along columns).
@@ -87,7 +93,7 @@ WARPS = (
     ((4, 2), (2, 2)), ((1, 4), (2, 2)), ((2, 2), (2, 2)), ((1, 2), (2, 2)), ((1, 4), (1, 4)), ((2, 4), (1, 4)),
     ((4, 2), (4, 1)), ((2, 2), (4, 1)), ((1, 1), (2, 2)), ((1, 1), (1, 4)), ((1, 2), (1, 4)),
 )  # fmt: skip
-WARP_DEPTH = 32  # terms of a round: rows of 64 bytes, which 8 lanes read without meeting in a bank
+WARP_DEPTH = 64  # bytes of a round's terms: rows that 8 lanes read without meeting in a bank
 
 REGISTERS = 65536  # of a multiprocessor
 
@@ -126,14 +132,15 @@ def choose(
 
 
 def choose_of_warps(
-    batch: int, rows: int, columns: int, terms: int, gpu: GpuFacts, copies: tuple[float, float] = (COPY, COPY)
+    batch: int, rows: int, columns: int, terms: int, gpu: GpuFacts, itemsize: int, copies: tuple[float, float]
 ) -> WarpTile:
-    """Return the tile with which tensor cores are estimated to compute a product first. Not fitted to times: what it
-    takes to copy, to begin a round and a launch is taken from products in float32."""
-    found = list[WarpTile]()
+    """Return the tile with which tensor cores are estimated to compute a product first. itemsize: bytes of a term;
+    copies: as of `choose`. Not fitted to times: what it takes to copy, to begin a round and a launch is taken from
+    products in float32."""
+    found, depth = list[WarpTile](), WARP_DEPTH // itemsize
     for (r, c), (y, x) in WARPS:
-        for parts in (1, *_parts(-(-terms // WARP_DEPTH))):
-            tile = WarpTile(2 * r, 2 * c, 8 * y, 4 * x, WARP_DEPTH, parts)
+        for parts in (1, *_parts(-(-terms // depth))):
+            tile = WarpTile(2 * r, 2 * c, 8 * y, 4 * x, depth, parts, itemsize=itemsize)
             if parts == 1 or tile.blocks(batch, rows, columns) <= 4 * gpu.units:
                 found.append(tile)
     return min(found, key=lambda t: cost(t, batch, rows, columns, terms, gpu, copies))

@@ -3,6 +3,7 @@
     queries = scale * q            scores = queries . keys, softly capped, + weight * mask
     powers = exp(scores - most)    y = sum of powers * values / total
 
+Where what is multiplied is rounded, powers are, before they are added up, and scale is a factor of scores instead.
 Tables of queries and something else hold queries side by side, so that what is reduced over keys runs down a column;
 where queries are few, rows lie side by side instead.
 """
@@ -17,7 +18,7 @@ from typing import Any
 from renorm import te
 from renorm.expr.extents import same_extent
 from renorm.ops.shared.moments import statistic
-from renorm.ops.shared.precision import spread, wide
+from renorm.ops.shared.precision import multiplied, spread
 from renorm.ops.shared.tags import DOTS, KEYS, MIXED, POWERS, QUERIES, SCORES, VALUES
 from renorm.te import tag
 
@@ -44,6 +45,7 @@ class Weighing:
     nan_is_zero: bool
     empty_is_zero: bool
     multiplied_as: str | None
+    in_panels: bool
 
     def score(self, e: Any, index: Sequence[Any]) -> Any:
         """A score, given the product of a query and a key; index: as in a table of rows of scores."""
@@ -86,7 +88,7 @@ class Weighing:
 def attended(q: te.Tensor, k: te.Tensor, v: te.Tensor, weighing: Weighing) -> te.Tensor:
     """Return the mixture of values for each query; the formula is that of ops.attention."""
     *lead, rows, held = q.shape
-    keys, width, first = k.shape[-2], v.shape[-1], len(lead)
+    keys, width, first, dtype = k.shape[-2], v.shape[-1], len(lead), weighing.multiplied_as
     served = [served_by(whole, part) for whole, part in zip(lead, k.shape)]
     is_few = isinstance(rows, int) and rows <= FEW
 
@@ -103,22 +105,25 @@ def attended(q: te.Tensor, k: te.Tensor, v: te.Tensor, weighing: Weighing) -> te
     def at(t: te.Tensor, b: Any, i: Any, j: Any) -> Any:
         return t[(*b, i, j)] if is_few else t[(*b, j, i)]
 
+    def scaled(e: Any, here: bool) -> Any:
+        return e * weighing.scale if here else e
+
     def key(b: Any) -> list[Any]:
         return [index(i) for index, i in zip(served, b)]
 
     def along_keys() -> te.IterVar:
         return te.reduce_axis((0, keys), name="j")
 
-    held_keys = te.compute(k.shape, lambda *i: wide(k[i]), name="keys", tag=KEYS)
+    held_keys = te.compute(k.shape, lambda *i: multiplied(k[i], dtype), name="keys", tag=KEYS)
     ragged = width % LINE if isinstance(width, int) and not is_few else 0
     filled = (*v.shape[:-1], width + LINE - ragged if ragged else width)
 
     def value(*i: Any) -> Any:
-        e = wide(v[i])
+        e = multiplied(v[i], dtype)
         return te.if_then_else(i[-1] < width, e, te.const(0.0, e.dtype)) if ragged else e
 
     values = te.compute(filled, value, name="values", tag=VALUES, attrs={"is_filled": bool(ragged)})
-    queries = table(held, lambda b, i, d: wide(q[(*b, i, d)]) * weighing.scale, "queries", QUERIES)
+    queries = table(held, lambda b, i, d: scaled(multiplied(q[(*b, i, d)], dtype), dtype is None), "queries", QUERIES)
     d, j, k1, k2 = te.reduce_axis((0, held), name="d"), *(along_keys() for _ in range(3))
     dots = table(
         keys,
@@ -126,13 +131,20 @@ def attended(q: te.Tensor, k: te.Tensor, v: te.Tensor, weighing: Weighing) -> te
         "dots",
         DOTS,
     )
-    scores = table(keys, lambda b, i, j: weighing.score(at(dots, b, i, j), (*b, i, j)), "scores", SCORES)
+    scores = table(
+        keys,
+        lambda b, i, j: weighing.score(scaled(at(dots, b, i, j), dtype is not None), (*b, i, j)),
+        "scores",
+        SCORES,
+    )
     per_query = (*lead, rows)
     most = te.compute(
         per_query, lambda *i: te.max(at(scores, i[:-1], i[-1], j), axis=j), name="most", tag=tag.COMM_REDUCE
     )
     most = weighing.greatest(most)
-    powers = table(keys, lambda b, i, j: te.exp(at(scores, b, i, j) - most[(*b, i)]), "powers", POWERS)
+    powers = table(
+        keys, lambda b, i, j: multiplied(te.exp(at(scores, b, i, j) - most[(*b, i)]), dtype), "powers", POWERS
+    )
     total = te.compute(
         per_query, lambda *i: te.sum(at(powers, i[:-1], i[-1], k1), axis=k1), name="total", tag=tag.COMM_REDUCE
     )

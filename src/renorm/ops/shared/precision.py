@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dtypes import compute_dtype, numpy_dtype
+from renorm.core.conversion import converted
+from renorm.core.dtypes import compute_dtype
 from renorm.expr.extents import same_extent
 from renorm.te import tag
 
@@ -19,9 +20,14 @@ def wide(e: Any) -> Any:
     return e.astype(compute_dtype(e.dtype))
 
 
+def multiplied(e: Any, dtype: str | None) -> Any:
+    """A scalar expression as it is multiplied: widened, of a number that this dtype has; None: of any."""
+    return wide(e if dtype is None else e.astype(dtype))
+
+
 def rounded(x: np.ndarray[Any, Any], dtype: str | None) -> np.ndarray[Any, Any]:
     """An array of float64 whose numbers a dtype has; None: all of them."""
-    return x if dtype is None else x.astype(np.float32).astype(numpy_dtype(dtype)).astype(np.float64)
+    return x if dtype is None else converted(x.astype(np.float32), dtype).astype(np.float64)
 
 
 def add_channels(t: te.Tensor, b: te.Tensor | None, axis: int = 1) -> te.Tensor:
