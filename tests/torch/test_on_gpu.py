@@ -1,8 +1,10 @@
-"""Layers on tensors of a GPU, in whose place the CPU stands: their CUDA C, compiled by g++, runs on the memory of CPU
-tensors, forward and backward, and gives what torch gives in float64. With a GPU, on tensors that are there."""
+"""Layers, and graphs of torch.compile, on tensors of a GPU, in whose place the CPU stands: their CUDA C, compiled by
+g++, runs on the memory of CPU tensors, forward and backward, and gives what torch gives in float64. With a GPU, on
+tensors that are there."""
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from tests.torch.gpu_ranks_program import PARTS
 from tests.torch.gpu_ranks_program import step as steps
 from tests.torch.pairs import TOLERANCE, pair
 
+import renorm
 from renorm.core.errors import InvalidInput, OutOfMemory
 from renorm.runtime.gpu.module import GpuModule
 from renorm.torch import BatchNorm2d, batch, gpus
@@ -66,8 +69,10 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ge
     host_device.register()
     if not isinstance((device := host_device.host(HOST.index))._memory, Memory):  # kernels are kept, and their memory
         device._memory = Memory()
-    monkeypatch.setattr("renorm.torch.kernels.gpu_of", lambda _: HOST)
-    monkeypatch.setattr("renorm.torch.kernels.stream_of", lambda _: 0)
+    for user in ("kernels", "parts"):
+        monkeypatch.setattr(f"renorm.torch.{user}.gpu_of", lambda _: HOST)
+        monkeypatch.setattr(f"renorm.torch.{user}.stream_of", lambda _: 0)
+    monkeypatch.setattr("renorm.training.graphs.asked", lambda *_: None)  # another process has no such architecture
     yield "cpu"
     device.wait(0)
 
@@ -200,6 +205,88 @@ def test_memory_that_torch_keeps_and_nobody_uses_is_given_back_first(
     torch.testing.assert_close(ours.to(place)(x), theirs.to(place)(x))
     assert emptied == [0]
     assert len(runs) == 1
+
+
+class Residual(torch.nn.Module):
+    """Norms of planes, of rows and of the batch, a residual, and a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.Conv2d(8, 8, 1)
+        self.norm, self.other = torch.nn.BatchNorm2d(8), torch.nn.GroupNorm(2, 8)
+        self.last, self.rows = torch.nn.Linear(8, 5), torch.nn.LayerNorm(5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.first(x)))
+        x = torch.relu(self.other(self.second(x)) + x)
+        return self.rows(self.last(x.mean((2, 3))))
+
+
+@pytest.fixture
+def anew() -> None:
+    torch.compiler.reset()
+    torch.manual_seed(0)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.usefixtures("anew")
+def test_graphs_of_inference(place: str, runs: list[str]) -> None:
+    """One part, that a GPU runs; at other shapes, and with other weights too."""
+    module = Residual().eval().to(place)
+    compiled: Any = torch.compile(module, backend="renorm")
+    with torch.no_grad():
+        for size in (2, 3, 3, 4):
+            x = torch.randn(size, 3, 40, 40).to(place)
+            expected = copy.deepcopy(module).cpu().double()(x.cpu().double())
+            y = compiled(x)
+            assert y.device.type == place
+            torch.testing.assert_close(y.cpu().double(), expected, rtol=0.0, atol=1e-4)
+        before = len(runs)
+        module.first.weight.mul_(2)
+        expected = copy.deepcopy(module).cpu().double()(x.cpu().double())
+        torch.testing.assert_close(compiled(x).cpu().double(), expected, rtol=0.0, atol=1e-4)
+        assert len(runs) > before
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.usefixtures("anew")
+def test_graphs_of_training(place: str, runs: list[str]) -> None:
+    """Around norms a GPU runs renorm's kernels, forward and backward; statistics follow."""
+    module = Residual().to(place)
+    exact = copy.deepcopy(module).cpu().double()
+    compiled: Any = torch.compile(module, backend="renorm")
+    for _ in range(2):
+        x, dy = torch.randn(4, 3, 16, 16), torch.randn(4, 5)
+        for m, given in ((compiled, (x.to(place), dy.to(place))), (exact, (x.double(), dy.double()))):
+            m.zero_grad()
+            m(given[0]).backward(given[1])
+        pairs = [(a.grad, b.grad) for a, b in zip(module.parameters(), exact.parameters(), strict=True)]
+        for a, b in [*pairs, *zip(module.buffers(), exact.buffers(), strict=True)]:
+            bound = 1e-4 * max(1.0, float(b.abs().max()))
+            torch.testing.assert_close(a.cpu().double(), b.double(), rtol=0.0, atol=bound)
+    assert len(runs) >= 8
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.usefixtures("anew")
+def test_a_module_as_a_layer(place: str) -> None:
+    """Compiled with a program of PyTorch's around it."""
+    layer = torch.nn.GroupNorm(3, 6).eval()
+    arch = host_device.ARCH if place == "cpu" else gpus.gpu_of(torch.empty(1, device=place)).arch  # type: ignore[union-attr]
+    own = renorm.compile(layer, args=(torch.zeros(2, 6, 4, 4),), target=f"cuda -arch={arch}").as_torch()
+    whole: Any = torch.compile(torch.nn.Sequential(own, torch.nn.Softmax(1)), backend="eager", fullgraph=True)
+    x = torch.randn(2, 6, 4, 4)
+    with torch.no_grad():
+        y = whole(x.to(place))
+        assert y.device.type == place
+        torch.testing.assert_close(y.cpu(), layer(x).softmax(1))
+
+
+@pytest.mark.usefixtures("anew")
+def test_a_target_for_another_place_is_refused(place: str) -> None:
+    compiled: Any = torch.compile(Residual().eval().to(place), backend="renorm", options={"target": "llvm"})
+    with torch.no_grad(), pytest.raises(Exception, match="'llvm' does not run where the tensors are"):
+        compiled(torch.randn(2, 3, 8, 8).to(place))
 
 
 def test_torch_computes_while_kernels_are_compiled(

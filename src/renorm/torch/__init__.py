@@ -1,4 +1,4 @@
-"""Normalization layers for PyTorch on a CPU: drop-in modules with gradients, computed by renorm's kernels.
+"""Normalization layers for PyTorch on a CPU or an NVIDIA GPU: drop-in modules with gradients, by renorm's kernels.
 
     import renorm.torch
     renorm.torch.replace_norms(model)       # or use renorm.torch.BatchNorm2d, ... in place of torch.nn's

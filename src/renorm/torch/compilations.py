@@ -27,7 +27,7 @@ class Compilation:
 
     def module(self) -> AnyModule:
         if self._module is None and self._request is not None:
-            self._module = graphs.module(self._request, self._threads)
+            self._module = graphs.module(self._request, self._threads, self._options.get("device", 0))
         if self._module is None:
             self._module = compile(self._graph, threads=self._threads, **self._options)
         return self._module

@@ -15,6 +15,7 @@ from renorm.core.dims import APPLIED, linear, substitute
 from renorm.core.errors import InvalidInput
 from renorm.runtime.module import Module
 from renorm.torch.arrays import tensor_of
+from renorm.torch.gpus import gpu_of, stream_of
 
 _MODULES = WeakValueDictionary[int, Module]()
 _NUMBERS = count()
@@ -65,18 +66,21 @@ def _held(number: int) -> Module:
     return _MODULES[number]
 
 
-@torch.library.custom_op("renorm::run", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("renorm::run", mutates_args=(), device_types=("cpu", "cuda"))
 def run(inputs: Sequence[Tensor], number: int) -> list[Tensor]:
-    """Run the module of that number."""
-    return [tensor_of(y) for y in _held(number).run(*(x.detach().contiguous() for x in inputs))]
+    """Run the module of that number. On tensors of a GPU it is in the order of PyTorch's stream, and results are
+    there."""
+    gpu = next((gpu for x in inputs if (gpu := gpu_of(x)) is not None), None)
+    order: dict[str, Any] = {} if gpu is None else {"stream": stream_of(gpu)}
+    return [tensor_of(y) for y in _held(number).run(*(x.detach().contiguous() for x in inputs), **order)]
 
 
 @run.register_fake
 def _(inputs: Sequence[Tensor], number: int) -> list[Tensor]:
     module = _held(number)
     extents = extents_told(module, [x.shape for x in inputs])
-    made = list[Tensor]()
+    made, device = list[Tensor](), next((x.device for x in inputs if not x.is_cpu), torch.device("cpu"))
     for spec in module.outputs:
         shape: list[Any] = [substitute(n, extents, _APPLIED) for n in spec.shape]
-        made.append(torch.empty(shape, dtype=getattr(torch, spec.dtype), device="cpu"))
+        made.append(torch.empty(shape, dtype=getattr(torch, spec.dtype), device=device))
     return made

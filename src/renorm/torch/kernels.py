@@ -74,7 +74,7 @@ def compiled(key: Any, is_torchs: bool = True) -> Module:
     return (kernels.module if not is_torchs or waits() else kernels.early)(key)
 
 
-def run_at(module: Module, addresses: list[int], by: int | ParallelRegion | Gpu) -> None:
+def run_at(module: Module, addresses: list[int], by: int | ParallelRegion | Gpu | None) -> None:
     """Run a module at addresses: on a GPU in the order of the caller's stream, and where that has no memory for it once
     more without what PyTorch keeps of memory that nobody uses."""
     if not isinstance(by, Gpu):

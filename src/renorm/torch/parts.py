@@ -20,7 +20,11 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
-from renorm.core.errors import RenormError, UnsupportedOp
+from renorm import targets
+from renorm.core.dims import static
+from renorm.core.errors import InvalidTarget, RenormError, UnsupportedOp
+from renorm.core.lru import Latest
+from renorm.driver.module import SPECIALIZATIONS
 from renorm.frontends.torch.extents import Extents
 from renorm.frontends.torch.reader import Reader, overload, stated
 from renorm.runtime.module import Module
@@ -28,9 +32,11 @@ from renorm.torch import caching_allocator
 from renorm.torch.arrays import CHANNELS_LAST, Order, tensor_of
 from renorm.torch.calls import RECOMPUTED
 from renorm.torch.compilations import AnyModule, Compilation, compilation
-from renorm.torch.kernels import team
+from renorm.torch.gpus import gpu_of, is_on_host, stream_of
+from renorm.torch.kernels import run_at, team
 from renorm.torch.pixels import of_pixels
 from renorm.torch.regions import regions
+from renorm.training.kernels import Gpu
 
 LOG = logging.getLogger("renorm.torch")
 CHANGES = 1  # of a constant, until it becomes an input
@@ -47,10 +53,10 @@ def results_of(node: fx.Node) -> list[Any]:
 
 
 class _Supported(OperatorSupportBase):
-    """Calls that give tensors, that a reader takes, and that are wanted."""
+    """Calls that give tensors, that a reader takes, and that are wanted. gpu: that holds all of them; None: the CPU."""
 
-    def __init__(self, reader: Reader, wanted: Callable[[fx.Node], bool]):
-        self._reader, self._wanted = reader, wanted
+    def __init__(self, reader: Reader, wanted: Callable[[fx.Node], bool], gpu: Gpu | None):
+        self._reader, self._wanted, self._gpu = reader, wanted, gpu
 
     def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: fx.Node) -> bool:
         whole = node.all_input_nodes[:1] if overload(node) == "getitem" else []
@@ -59,7 +65,33 @@ class _Supported(OperatorSupportBase):
             return False
         if not self._wanted(whole[0] if whole else node):
             return False
-        return any(isinstance(x, Tensor) and x.device.type == "cpu" for x in results_of(node))
+        made = [x for x in results_of(node) if isinstance(x, Tensor)]
+        given = [x for n in node.all_input_nodes for x in results_of(n) if isinstance(x, Tensor) and self._gpu]
+        return (
+            any(map(is_on_host, made))
+            if self._gpu is None
+            else bool(made) and all(gpu_of(x) == self._gpu for x in made + given)
+        )
+
+
+def _gpu(calls: fx.GraphModule) -> Gpu | None:
+    """Return the GPU that holds the first result that one holds."""
+    results = (x for n in calls_of(calls) for x in results_of(n) if isinstance(x, Tensor))
+    return next((gpu for x in results if (gpu := gpu_of(x)) is not None), None)
+
+
+def _options(options: Mapping[str, Any], gpu: Gpu | None) -> dict[str, Any]:
+    """Return what parts are compiled with where a GPU holds what they read. Raises InvalidTarget for a target of the
+    caller's that does not run there."""
+    there: dict[str, Any] = {"device": gpu.index} if gpu else {}
+    found = {"target": f"cuda -arch={gpu.arch}" if gpu else "llvm", **there, **options}
+    if targets.find(found["target"]).machine_target.is_gpu != (gpu is not None):
+        place = "the CPU" if gpu is None else f"cuda:{gpu.index}"
+        raise InvalidTarget(
+            f"target {str(found['target'])!r} does not run where the tensors are", [f"they are on {place}"],
+            "leave the target out, or move the module",
+        )  # fmt: skip
+    return found
 
 
 def _ranges(calls: fx.GraphModule) -> Mapping[Any, Any]:
@@ -101,7 +133,8 @@ def cut(
     for node, why in reader.refused.items():
         LOG.log(logging.INFO if wanted(node) else logging.DEBUG, "%s stays PyTorch's: %s", stated(node), why)
     constants = {n.name: x for n, x in zip(inputs, kept) if x is not None}
-    supported = _Supported(reader, wanted)
+    gpu = _gpu(calls)
+    options, supported = _options(options, gpu), _Supported(reader, wanted, gpu)
     if is_worth is None:
         partitioner = CapabilityBasedPartitioner(calls, supported, allows_single_node_partition=True)
         members = [[*p.nodes] for p in partitioner.propose_partitions()]
@@ -117,15 +150,15 @@ def cut(
         names = [a.name if isinstance(a, fx.Node) else "" for a in part.args]
         own = getattr(made, str(part.target))
         runs_alone = len(parts) == 1 and not calls_of(made)
-        setattr(made, str(part.target), Part(own, [constants.get(n) for n in names], extents, options, runs_alone))
+        setattr(made, str(part.target), Part(own, [constants.get(n) for n in names], extents, options, gpu, runs_alone))
     made.recompile()
     return made, [getattr(made, str(part.target)) for part in parts]
 
 
 class Part(torch.nn.Module):
-    """Calls that renorm compiles. kept: inputs that are constants, as long as nobody writes to them. runs_alone: no
-    call of PyTorch's stands beside it. fewer_bytes: how many its kernels move less than PyTorch's calls would, one by
-    one; of fixed extents."""
+    """Calls that renorm compiles. kept: inputs that are constants, as long as nobody writes to them. gpu: that runs it.
+    runs_alone: no call of PyTorch's stands beside it. fewer_bytes: how many its kernels move less than PyTorch's calls
+    would, one by one; of fixed extents."""
 
     def __init__(
         self,
@@ -133,10 +166,12 @@ class Part(torch.nn.Module):
         kept: Sequence[Tensor | None],
         extents: Extents,
         options: Mapping[str, Any],
+        gpu: Gpu | None,
         runs_alone: bool,
     ):
         super().__init__()
         self._calls, self._extents, self._options, self._runs_alone = calls, extents, options, runs_alone
+        self._gpu = gpu
         self._kept: list[Tensor | None] = [*kept]
         self._has_kept = any(x is not None for x in kept)
         self._changes = [0] * len(kept)
@@ -196,7 +231,8 @@ class Part(torch.nn.Module):
         numbers = [n for n in moved if isinstance(n, int)]
         if len(numbers) == len(moved):
             self.fewer_bytes = _bytes_of(self.calls) - sum(numbers)
-        run = _in_place(module, read) or _in_arrays(module, read)
+        run = _by_shape(module, read, self._gpu) if self._gpu else None
+        run = run or _in_place(module, read, self._gpu) or _in_arrays(module, read, self._gpu)
         self._run = (lambda *given: run(given)[0]) if read.is_one else (lambda *given: tuple(run(given)))
 
     def _reading(self) -> _Read:
@@ -216,7 +252,7 @@ class Part(torch.nn.Module):
                 reader.made[node] = self._extents.of(held) if isinstance(held, (int, torch.SymInt)) else held
         outputs, is_one = _results(calls)
         wanted = [n.meta["val"] for n in _results(self._calls.graph)[0]]
-        threads = torch.get_num_threads() if self._runs_alone else team()
+        threads = None if self._gpu else torch.get_num_threads() if self._runs_alone else team()
         made = compilation(reader.read(outputs), self._options, threads, self._has_kept)
         return _Read(made, live, wanted, is_one, is_of_pixels)
 
@@ -257,7 +293,7 @@ class _Read:
     is_of_pixels: bool
 
 
-def _in_place(module: AnyModule, read: _Read) -> Callable[[Sequence[Tensor]], list[Tensor]] | None:
+def _in_place(module: AnyModule, read: _Read, gpu: Gpu | None) -> Callable[[Sequence[Tensor]], list[Tensor]] | None:
     """Return what runs a module of fixed extents on the memory of tensors; None for one whose extents are open."""
     if not isinstance(module, Module):
         return None
@@ -265,16 +301,33 @@ def _in_place(module: AnyModule, read: _Read) -> Callable[[Sequence[Tensor]], li
     if not all(isinstance(n, int) and n > 0 for shape in shapes for n in shape):
         return None
     orders = CHANNELS_LAST if read.is_of_pixels else {}
-    made = [(w.shape, Order(-1 if w.dim() in orders else 1).strides(w.shape), w.dtype) for w in read.wanted]
-    turned = [_has_other_order(strides, w) for (_, strides, _), w in zip(made, read.wanted)]
+    made = list[tuple[Any, ...]]()
+    for spec, w in zip(module.outputs, read.wanted):
+        made.append((spec.shape, Order(-1 if w.dim() in orders else 1).strides(static(spec.shape)), w.dtype, w.device))
+    turned = [_has_other_order(strides, w) for (_, strides, *_), w in zip(made, read.wanted)]
     takes = [(i, getattr(torch, spec.dtype)) for i, spec in zip(read.live, module.inputs)]
 
     def run(given: Sequence[Tensor]) -> list[Tensor]:
         # statistics of norms that PyTorch computed may have another dtype than it states
         operands = [_dense(given[i].to(dtype), orders) for i, dtype in takes]
-        results = [caching_allocator.empty(shape, strides, dtype) for shape, strides, dtype in made]
-        module.run_at([x.data_ptr() for x in (*operands, *results)])
+        results = [caching_allocator.empty(*how) for how in made]
+        run_at(module, [x.data_ptr() for x in (*operands, *results)], gpu)
         return [_laid_out(y, w) if t else y for y, w, t in zip(results, read.wanted, turned)]
+
+    return run
+
+
+def _by_shape(module: AnyModule, read: _Read, gpu: Gpu) -> Callable[[Sequence[Tensor]], list[Tensor]] | None:
+    """Return what runs a module that is compiled for each combination of shapes; None for one of fixed extents."""
+    if isinstance(module, Module):
+        return None
+    kept = Latest[Any, Callable[[Sequence[Tensor]], list[Tensor]]]("what runs a part at a shape", SPECIALIZATIONS)
+    names = [spec.name for spec in module.inputs]
+
+    def run(given: Sequence[Tensor]) -> list[Tensor]:
+        shapes = tuple(tuple(given[i].shape) for i in read.live)
+        fixed = module.specialized(**dict(zip(names, shapes)))
+        return kept.made(shapes, lambda: _in_place(fixed, read, gpu) or _in_arrays(fixed, read, gpu))(given)
 
     return run
 
@@ -284,11 +337,12 @@ def _dense(x: Tensor, orders: Mapping[int, torch.memory_format]) -> Tensor:
     return x.contiguous(memory_format=orders.get(x.dim(), torch.contiguous_format))
 
 
-def _in_arrays(module: AnyModule, read: _Read) -> Callable[[Sequence[Any]], list[Tensor]]:
+def _in_arrays(module: AnyModule, read: _Read, gpu: Gpu | None) -> Callable[[Sequence[Any]], list[Tensor]]:
     """Return what runs a module of any extents."""
 
     def run(given: Sequence[Any]) -> list[Tensor]:
-        made = module.run(*(given[i].detach().contiguous() for i in read.live))
+        order = {} if gpu is None else {"stream": stream_of(gpu)}
+        made = module.run(*(given[i].detach().contiguous() for i in read.live), **order)
         return [_laid_out(tensor_of(y), w) for y, w in zip(made, read.wanted)]
 
     return run

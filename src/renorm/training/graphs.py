@@ -9,6 +9,7 @@ from typing import Any
 
 from renorm.graph import registry
 from renorm.graph.ir import Graph
+from renorm.runtime.launches import GPU
 from renorm.runtime.module import Module
 from renorm.runtime.openmp import ParallelRegion
 from renorm.training.background import BACKGROUND
@@ -28,13 +29,18 @@ def asked(graph: Graph, options: Mapping[str, Any]) -> Request | None:
     return request
 
 
-def module(request: Request, threads: int | ParallelRegion) -> Module | None:
-    """Return the module that was asked for, once it is there; None where the process has none."""
+def module(request: Request, threads: int | ParallelRegion | None, device: int = 0) -> Module | None:
+    """Return the module that was asked for, once it is there; None where the process has none. device: the number of
+    the GPU that runs it, where one does."""
     answer = BACKGROUND.awaited(request)
     if not answer:
         return None
     program, objects, weights, walker = pickle.loads(answer)
-    return Module(program, objects, weights, walker, threads)
+    if program.machine.arch != GPU:
+        return Module(program, objects, weights, walker, threads)
+    from renorm.runtime.gpu.module import GpuModule  # who trains on the CPU is spared it
+
+    return GpuModule(program, objects, weights, walker).on(device)
 
 
 def _settings() -> dict[str, str]:
@@ -45,7 +51,7 @@ def _settings() -> dict[str, str]:
 def parts(message: bytes) -> bytes:
     """Return what `module` makes a module of."""
     from renorm.driver.compile import compile  # who asks is spared the compiler
-    from renorm.driver.module import CompiledModule
+    from renorm.driver.module import CompiledGpuModule, CompiledModule
     from renorm.graph.parse import parse
 
     text, arrays, options, settings = pickle.loads(message)
@@ -53,4 +59,6 @@ def parts(message: bytes) -> bytes:
         del os.environ[name]
     os.environ |= settings
     made = compile(parse(text, arrays), **options)
-    return pickle.dumps(made.parts()) if type(made) is CompiledModule else b""
+    if not isinstance(made, CompiledModule) or type(made) not in (CompiledModule, CompiledGpuModule):
+        return b""
+    return pickle.dumps(made.parts())
