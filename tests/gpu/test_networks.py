@@ -107,7 +107,13 @@ def test_random_networks(seed: int) -> None:
 
 def test_options_mean_what_they_mean_on_a_cpu() -> None:
     g, x = small(), inputs()
-    every: list[dict[str, Any]] = [{"verify": True}, {"checked": True}, {"precision": "bfloat16"}, {"device": 1}]
+    every: list[dict[str, Any]] = [
+        {"verify": True},
+        {"checked": True},
+        {"precision": "bfloat16"},
+        {"precision": "tf32"},
+        {"device": 1},
+    ]
     for options in every:
         found = renorm.compile(g, target=TARGET, **options).run(x)[0]
         np.testing.assert_allclose(found, expected(g, x), rtol=1e-4, atol=1e-5)

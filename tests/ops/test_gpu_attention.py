@@ -15,7 +15,7 @@ from renorm.codegen.cuda import source
 from renorm.core.target import parse
 from renorm.graph.op import Sample
 from renorm.graph.types import bf16, boolean, f16, f32
-from renorm.ops.attention import Attention
+from renorm.ops.attention import PANELS, Attention
 from renorm.ops.schedules import gpu_attention, gpu_products, gpu_stages
 from renorm.ops.schedules.gpu_tiles import Tile
 
@@ -51,6 +51,26 @@ def test_three_launches(sample: Sample) -> None:
     gpu_attention.schedule(s, outs, TARGET)
     kernel = te.lower(s, [*given.values(), *outs])
     assert len(source.generate(kernel, TARGET).launches) == 3
+    case.agrees(case.run(kernel, run), case.reference())
+
+
+ROUNDED = [
+    Sample(f16[2, 3, 70, 24], f16[2, 3, 45, 24], f16[2, 3, 45, 33], scale=0.25, multiplied_as="float16"),
+    Sample(bf16[1, 4, 19, 32], bf16[1, 2, 37, 32], bf16[1, 2, 37, 40], bf16[19, 37], multiplied_as="bfloat16"),
+    Sample(f32[2, 50, 20], f32[2, 61, 20], f32[2, 61, 17], boolean[2, 50, 61], scale=0.3, multiplied_as="tf32"),
+]
+
+
+@pytest.mark.parametrize("sample", ROUNDED, ids=range(len(ROUNDED)))
+def test_both_products_run_on_tensor_cores(sample: Sample) -> None:
+    """What they multiply is rounded, the powers of scores too, before they are added up."""
+    case = OneNode(Attention, sample)
+    given, outs = case.tensors()
+    s = te.create_schedule([t.op for t in outs])
+    gpu_attention.schedule(s, outs, TARGET)
+    kernel = te.lower(s, [*given.values(), *outs])
+    launches = source.generate(kernel, TARGET).source.split("__global__")[1:]
+    assert ["renorm_mma" in text for text in launches] == [True, False, True]
     case.agrees(case.run(kernel, run), case.reference())
 
 
@@ -94,7 +114,7 @@ def test_other_stages_have_launches_of_their_own() -> None:
     """No keys, and pairs of numbers that are multiplied by matrix units."""
     for sample in (
         Sample(f32[2, 5, 3], f32[2, 0, 3], f32[2, 0, 3]),
-        Sample(bf16[1, 4, 19, 32], bf16[1, 2, 37, 32], bf16[1, 2, 37, 40], multiplied_as="bfloat16"),
+        Sample(bf16[1, 4, 19, 32], bf16[1, 2, 37, 32], bf16[1, 2, 37, 40], **PANELS),
     ):
         case = OneNode(Attention, sample)
         given, outs = case.tensors()

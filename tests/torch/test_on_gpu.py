@@ -269,6 +269,25 @@ def test_graphs_of_training(place: str, runs: list[str]) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 @pytest.mark.usefixtures("anew")
+def test_graphs_of_training_with_autocast(place: str, runs: list[str]) -> None:
+    """As near to float64 as eager PyTorch is."""
+    module = Residual().to(place)
+    eager, exact = copy.deepcopy(module), copy.deepcopy(module).cpu().double()
+    compiled: Any = torch.compile(module, backend="renorm")
+    x, dy = torch.randn(4, 3, 16, 16), torch.randn(4, 5)
+    for m in (compiled, eager):
+        with torch.autocast(place, torch.bfloat16):
+            y = m(x.to(place))
+        y.float().backward(dy.to(place))
+    exact(x.double()).backward(dy.double())
+    for a, b, c in zip(*(m.parameters() for m in (module, eager, exact)), strict=True):
+        ours, theirs = (float((t.grad.cpu().double() - c.grad).abs().max()) for t in (a, b))
+        assert ours <= 2 * theirs + 2e-2 * float(c.grad.abs().max())
+    assert len(runs) >= 4
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.usefixtures("anew")
 def test_a_module_as_a_layer(place: str) -> None:
     """Compiled with a program of PyTorch's around it."""
     layer = torch.nn.GroupNorm(3, 6).eval()
