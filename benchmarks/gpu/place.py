@@ -48,7 +48,7 @@ class Place:
     @property
     def tolerance(self) -> float:
         """Return how far outputs may be off, relative to the largest."""
-        return TOLERANCE if self.precision == "fast" else tolerance(self.precision)
+        return TOLERANCE if self.precision in ("fast", "exact") else tolerance(self.precision)
 
     def prepare(self) -> None:
         """Make this process ready to compile for the target."""

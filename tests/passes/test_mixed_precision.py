@@ -221,8 +221,40 @@ def test_inputs_are_copied_where_many_products_read_them(precision: str) -> None
 
 def test_both_factors_of_a_product_of_inputs_are_copied() -> None:
     g = Graph("product")
-    a, b = (g.input(name, "float32", (128, 128)) for name in "ab")
-    g.outputs = [ops.matmul(a, b)]
+    a, b = g.input("a", "float32", (4, 32, 128)), g.input("b", "float32", (128, 128))
+    g.outputs = [ops.matmul(ops.reshape(a, (128, 128)), b)]
     graph, report = optimize(g, precision="tf32", target=find("cuda -arch=sm_90"))
-    assert [n.op.name for n in graph.nodes][:2] == ["identity"] * 2
+    assert [n.op.name for n in graph.nodes if n.op.name != "reshape"][:2] == ["identity"] * 2
     assert [p.dtype for p in report.precisions] == ["tf32"] * 2
+
+
+def test_what_lies_in_one_memory_is_tf32_together() -> None:
+    """A part of what a product reads is held as it is, though no product reads the part."""
+    g = Graph("beside")
+    x = conv(g.input("x", "float32", (1, 16, 40, 40)), 16)
+    a, b = ops.relu(x), ops.sigmoid(x)
+    whole = ops.concat([ops.max_pool(a, kernel_shape=(1, 1)), ops.max_pool(b, kernel_shape=(1, 1))], axis=1)
+    g.outputs = [ops.softmax(conv(whole, 64), axis=1)]
+    graph, _ = optimize(g, precision="tf32", target=find("cuda -arch=sm_90"))
+    (node,) = [n for n in graph.nodes if n.op.name == "concat"]
+    assert {v.held_dtype for v in (*node.inputs, *node.outputs) if v} == {"tf32"}
+
+
+def test_what_no_product_can_multiply_is_not_rounded() -> None:
+    """A factor beside it is an input that is not worth a copy, or it is the only one."""
+    g = Graph("alone")
+    x = ops.relu(g.input("x", "float32", (64, 64)))
+    y = ops.matmul(x, g.input("w", "float32", (64, 40)))
+    g.outputs = [y, ops.einsum(ops.relu(x), equation="ij->ji")]
+    for precision in ("tf32", "bfloat16"):
+        graph, _ = optimize(g.copy(), precision=precision, target=find("cuda -arch=sm_90"))
+        assert {v.held_dtype for n in graph.nodes for v in n.outputs} == {"float32"} or precision == "bfloat16"
+    g = Graph("lanes")
+    x = ops.relu(g.input("x", "float32", (1, 64, 40, 40)))
+    g.outputs = [ops.conv(x, normal(64, 1, 3, 3), group=64, name="lanes"), conv(x, 64, name="whole")]
+    graph, _ = optimize(g, precision="tf32", target=find("cuda -arch=sm_90"))
+    for name, is_held in (("lanes", False), ("whole", True)):
+        weight = next(n for n in graph.nodes if n.name == name).inputs[1]
+        assert weight is not None
+        assert weight.data is not None
+        assert np.array_equal(weight.data, interpret.narrow(weight.data, "tf32")) == is_held

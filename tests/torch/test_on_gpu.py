@@ -69,9 +69,9 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ge
     host_device.register()
     if not isinstance((device := host_device.host(HOST.index))._memory, Memory):  # kernels are kept, and their memory
         device._memory = Memory()
-    for user in ("kernels", "parts"):
+    for user in ("kernels", "parts", "compiled"):
         monkeypatch.setattr(f"renorm.torch.{user}.gpu_of", lambda _: HOST)
-        monkeypatch.setattr(f"renorm.torch.{user}.stream_of", lambda _: 0)
+    monkeypatch.setattr("renorm.torch.kernels.stream_of", lambda _: 0)
     monkeypatch.setattr("renorm.training.graphs.asked", lambda *_: None)  # another process has no such architecture
     yield "cpu"
     device.wait(0)
@@ -302,10 +302,32 @@ def test_a_module_as_a_layer(place: str) -> None:
 
 
 @pytest.mark.usefixtures("anew")
-def test_a_target_for_another_place_is_refused(place: str) -> None:
-    compiled: Any = torch.compile(Residual().eval().to(place), backend="renorm", options={"target": "llvm"})
-    with torch.no_grad(), pytest.raises(Exception, match="'llvm' does not run where the tensors are"):
-        compiled(torch.randn(2, 3, 8, 8).to(place))
+@pytest.mark.parametrize("target", ["llvm", "cuda -arch=sm_75"])
+def test_a_target_for_another_place_leaves_calls_to_torch(
+    target: str, place: str, runs: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    module = Residual().eval().to(place)
+    compiled: Any = torch.compile(module, backend="renorm", options={"target": target})
+    x = torch.randn(2, 3, 8, 8).to(place)
+    with torch.no_grad(), caplog.at_level("WARNING", "renorm.torch"):
+        torch.testing.assert_close(compiled(x), module(x))
+    assert f"stay PyTorch's: target '{target}', tensors on a GPU" in caplog.text
+    assert not runs
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.usefixtures("anew")
+def test_images_that_are_channels_last(place: str, runs: list[str]) -> None:
+    """Results lie as eager PyTorch's do."""
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU()).eval().to(place)
+    compiled: Any = torch.compile(module.to(memory_format=torch.channels_last), backend="renorm")
+    x = torch.randn(2, 3, 9, 9).to(place, memory_format=torch.channels_last)
+    with torch.no_grad():
+        y, expected = compiled(x), module(x)
+    torch.testing.assert_close(y, expected)
+    assert y.stride() == expected.stride()
+    assert y.device == expected.device
+    assert runs
 
 
 def test_torch_computes_while_kernels_are_compiled(

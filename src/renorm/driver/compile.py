@@ -379,7 +379,7 @@ def specialize(
         return verified(
             fixed,
             lambda without: _specialized(source, sizes, replace(options, without=without), before),
-            unseen(options.precision),
+            unseen(options.precision, options.target.machine_target.is_gpu),
         )
     return _specialized(source, sizes, options, before)
 
@@ -487,7 +487,7 @@ def _opened(
         return verified(
             graph,
             lambda without: _specialized(graph, {}, replace(options, without=without), before, network, readings),
-            unseen(options.precision),
+            unseen(options.precision, options.target.machine_target.is_gpu),
         )
     return _specialized(graph, {}, options, before, network, readings)
 

@@ -190,7 +190,7 @@ class Const(Expr):
         self.dtype, self.lanes = dtypes.lookup(dtype).name, 1
         kind = dtypes.lookup(dtype).kind
         self.value = float(value) if kind == "float" else bool(value) if kind == "bool" else int(value)
-        if self.dtype in dtypes.FORMATS:  # few numbers: what is written is what there is
+        if self.dtype in dtypes.FORMATS or self.dtype == "tf32":  # what is written is what there is
             self.value = float(converted(np.asarray(self.value), self.dtype))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from renorm.core import dots, dtypes
+from renorm.core.gpu import ROW_LANES
 from renorm.graph.ir import Node
 
 
@@ -18,4 +19,13 @@ def held_weight_dtype(node: Node, index: int) -> str | None:
         return None
     if weight is None or not weight.is_constant or weight.dtype != "float32":
         return None
+    if data.held_dtype == "tf32" and is_lanewise(node):
+        return None
     return data.held_dtype if node.op.channel_axis(index, node.operand_types()) is not None else None
+
+
+def is_lanewise(node: Node) -> bool:
+    """Return whether groups of a convolution have fewer result channels than tensor cores multiply."""
+    groups = int(node.op.values.get("group", 1))
+    channels = node.output.shape[1] if groups > 1 else groups
+    return groups > 1 and (not isinstance(channels, int) or channels < ROW_LANES * groups)

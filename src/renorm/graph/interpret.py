@@ -162,7 +162,7 @@ class Known:
 def narrow(array: Array, dtype: str) -> Array:
     """Return the array rounded to a dtype; what is beyond its range becomes infinite."""
     with np.errstate(all="ignore"):
-        return converted(array, dtype)
+        return converted(array, dtype) if dtypes.is_float(dtype) else array.astype(dtypes.numpy_dtype(dtype))
 
 
 def widen(array: Array) -> Array:

@@ -11,6 +11,7 @@ from renorm import te
 from renorm.core.dims import Dim, take
 from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
+from renorm.core.gpu import facts
 from renorm.core.shapes import spreads
 from renorm.core.target import Target
 from renorm.graph.attributes import Bool, Float, Type
@@ -79,10 +80,10 @@ class Attention(OpDef):
         scores = (*q.shape[:-1], k.shape[-2])
         if mask is not None and not spreads(mask.shape, scores):
             raise OperandError(f"{what}: mask {mask} does not broadcast to scores {list(scores)}")
-        if self.in_panels and (self.multiplied_as is None or not suits(q.shape, k.shape, v.shape)):
-            raise OperandError(
-                f"{what}: panels are multiplied_as a dtype, and 16 rows and columns of each are known at least"
-            )
+        if self.multiplied_as not in (None, *facts("").narrow):
+            raise OperandError(f"{what}: nothing multiplies {self.multiplied_as} and sums float32")
+        if self.in_panels and (self.multiplied_as != "bfloat16" or not suits(q.shape, k.shape, v.shape)):
+            raise OperandError(f"{what}: panels are of bfloat16, and 16 rows and columns of each are known at least")
         return (*q.shape[:-1], v.shape[-1])
 
     def read_once(self, node: Node) -> Value | None:
@@ -155,7 +156,9 @@ class Attention(OpDef):
         Sample(bf16[1, 4, 19, 32], bf16[1, 2, 37, 32], bf16[1, 2, 37, 40], bf16[19, 37], **PANELS),
         Sample(bf16[2, 20, 32], bf16[2, 50, 32], bf16[2, 50, 16], softcap=3.0, **PANELS),
         Sample(bf16[4, 19, 32], bf16[2, 37, 32], bf16[2, 37, 40], bf16[19, 37], scale=0.2, multiplied_as="bfloat16"),
-        Sample(f32[2, 3, 37, 20], f32[2, 3, 29, 20], f32[2, 3, 29, 33], scale=0.25, multiplied_as="tf32"),
+        Sample(
+            f32[2, 3, 37, 20], f32[2, 3, 29, 20], f32[2, 3, 29, 33], scale=0.25, multiplied_as="tf32", tolerance=1e-3
+        ),
         Sample(f16[2, 2, 32], f16[2, 50, 32], f16[2, 50, 16], softcap=3.0, multiplied_as="float16"),
     ]
     rejects = [
@@ -165,6 +168,7 @@ class Attention(OpDef):
         Reject(f32[6, 5, 4], f32[4, 7, 4], f32[4, 7, 2], because="4 heads of keys for 6"),
         Reject(f32[5, 4], f32[7, 4], f32[7, 2], f32[5, 6], because="does not broadcast to scores [5, 7]"),
         Reject(f32[5, 4], f32[7, 4], f32[7, 2], because="16 rows and columns of each are known", **PANELS),
-        Reject(f32[16, 16], f32[16, 16], f32[16, 16], because="panels are multiplied_as a dtype", in_panels=True),
+        Reject(f32[16, 16], f32[16, 16], f32[16, 16], because="panels are of bfloat16", in_panels=True),
+        Reject(f32[5, 4], f32[7, 4], f32[7, 2], because="nothing multiplies int8", multiplied_as="int8"),
         Reject(f32[5, 4], f64[7, 4], f32[7, 2], because="k is float64 but q is float32"),
     ]

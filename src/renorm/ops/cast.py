@@ -10,6 +10,7 @@ import numpy as np
 from renorm import te, topi
 from renorm.core import conversion, dtypes
 from renorm.core.dims import Sym
+from renorm.core.errors import OperandError
 from renorm.expr.nodes import Expr, maximum, minimum
 from renorm.graph.attributes import Bool, Type
 from renorm.graph.ir import Node, Value
@@ -66,6 +67,8 @@ class Cast(Elementwise):
         return super().from_onnx(node)
 
     def infer(self, x: Operand) -> TensorType:
+        if self.to not in dtypes.MOVED:
+            raise OperandError(f"cast: to = {self.to} is no dtype of a value of a graph")
         return TensorType(self.to, x.shape)
 
     def compute(self, x: te.Tensor) -> te.Tensor:

@@ -39,6 +39,7 @@ class Einsum(OpDef):
     fusion = OUT_ELEMENTWISE_FUSABLE
     scheduled_as = "reduction"
     is_product = True
+    factors = 0
     equation = String()
 
     def axes(self, ranks: Sequence[int]) -> tuple[list[Axes], Axes]:

@@ -35,6 +35,7 @@ class QlinearConv(Windowed):
     fusion = OUT_ELEMENTWISE_FUSABLE
     scheduled_as = "convolution"
     is_product = True
+    factors = 0
     group = Int(1, at_least=1)
 
     def infer(

@@ -35,6 +35,7 @@ class QlinearMatmul(OpDef):
     fusion = OUT_ELEMENTWISE_FUSABLE
     scheduled_as = "gemm"
     is_product = True
+    factors = 0
 
     def infer(
         self, a: Operand, a_scale: Operand, a_zero: Operand, b: Operand, b_scale: Operand, b_zero: Operand,

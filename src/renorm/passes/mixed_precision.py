@@ -1,7 +1,7 @@
 """Mixed precision: which values memory holds in bfloat16 or tf32, and which stay float32, each with a reason.
 
 A value that is held in bfloat16 is rounded where it is made, once, after all that its kernel does to it; whoever reads
-it computes in float32 as before. A weight is held as the data that it is multiplied with. Rounding costs 2^-9 of a
+it computes in float32 as before. A weight is held as the data that it is multiplied with. Rounding costs 2^-8 of a
 value at most, which averages out over the terms of a sum, and does not where
 
     a value comes to a result as it is          results, and all that kernels read after which no product comes, but
@@ -11,7 +11,8 @@ value at most, which averages out over the terms of a sum, and does not where
     errors grow or decide                       what `OpDef.wants_digits` names; what integers are made of, and of them
 
 Values that lie in the memory of others (a concat's parts) are held as these are, or they would be copied. A tf32 has
-as many bytes as a float32: only what tensor cores may multiply is held in it, 2^-12 of a value off at most.
+as many bytes as a float32: only what tensor cores may multiply is held in it, and lies in one memory with that; it is
+2^-11 of a value off at most.
 """
 
 from __future__ import annotations
@@ -22,10 +23,9 @@ from math import prod
 
 from renorm.core import dtypes
 from renorm.core.dims import is_static, static
-from renorm.core.gpu import ROW_LANES
 from renorm.graph import registry
 from renorm.graph.deferred import Rounded
-from renorm.graph.held import held_weight_dtype
+from renorm.graph.held import held_weight_dtype, is_lanewise
 from renorm.graph.ir import Graph, Group, Node, Value
 from renorm.graph.layout import Layout
 from renorm.passes import layouts
@@ -88,14 +88,15 @@ def plan(graph: Graph, context: Context) -> dict[Value, str]:
         said = {v: reasons.of(v) for v in together}
         first = next((v for v in together if said[v]), None)
         small = [reasons.small(v) for v in together]
+        lies_with = together if context.held_dtype == "tf32" and first is None else ()
         for v in together:
-            if v not in asked:
+            if v not in asked and v not in lies_with:
                 continue
             if first is not None:
                 found[v] = said[v] or f"it lies in one memory with {first.name!r}: {said[first]}"
             else:
                 found[v] = reasons.small(v) if all(small) else ""
-    return {v: found[v] for v in asked}
+    return {v: found[v] for v in (*asked, *found)}
 
 
 def candidates(graph: Graph) -> dict[Value, None]:
@@ -111,25 +112,25 @@ def candidates(graph: Graph) -> dict[Value, None]:
 
 
 def multiplied(graph: Graph) -> dict[Value, None]:
-    """Return float32 values that products read as their factors."""
-    read = (v for n in graph.nodes for _, v in factors(n) if v.producer is not None and not graph.is_output(v))
-    return dict.fromkeys(read)
+    """Return float32 values that products read as their factors, where all factors of a product can be held."""
+
+    def is_weight(node: Node, i: int, v: Value) -> bool:
+        return v.is_constant and node.op.channel_axis(i, node.operand_types()) is not None
+
+    found = dict[Value, None]()
+    for node in graph.nodes:
+        data = [v for i, v in factors(node) if not is_weight(node, i, v)]
+        if all(v.producer is not None and not graph.is_output(v) for v in data):
+            found |= dict.fromkeys(data)
+    return found
 
 
 def factors(node: Node) -> Iterator[tuple[int, Value]]:
     """Yield the operands of float32 that a product multiplies, each with its index; none of single channels."""
-    if node.op.is_product and not _is_lanewise(node):
+    if node.op.is_product and len(node.inputs) >= node.op.factors and not is_lanewise(node):
         for i, v in enumerate(node.inputs[: node.op.factors]):
             if v is not None and v.dtype == "float32":
                 yield i, v
-
-
-def _is_lanewise(node: Node) -> bool:
-    """Return whether the groups of a convolution have fewer channels than tensor cores multiply."""
-    groups, weight = int(node.op.values.get("group", 1)), node.inputs[1]
-    axis = node.op.channel_axis(1, node.operand_types())
-    extent = None if weight is None or axis is None else weight.shape[axis]
-    return groups > 1 and (not isinstance(extent, int) or extent < ROW_LANES * groups)
 
 
 def weights(node: Node) -> list[int]:
@@ -267,7 +268,8 @@ def _before(v: Value, group: Group) -> list[Value]:
 
 def _round_data(graph: Graph, context: Context) -> None:
     """Have ops that multiply data with data round what they multiply, where memory holds these in fewer digits."""
-    if not (known := context.multiplied_dtypes):
+    known = context.multiplied_dtypes
+    if not known or (context.level < 2 and context.held_dtype is None):
         return
     for group in graph.groups:
         for node in (n for n in group.nodes if n.op.is_product):

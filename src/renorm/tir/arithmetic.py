@@ -17,6 +17,8 @@ from renorm.core import dtypes
 from renorm.core.conversion import converted, truncated, wrapping
 from renorm.expr.nodes import BITCAST, INTRINSICS, OF_BITS, fold_integers
 
+_CONVERTED = frozenset((*dtypes.FORMATS, "tf32"))  # floats that NumPy does not round to
+
 
 def cells(array: np.ndarray[Any, Any], dtype: str) -> list[Any]:
     """The elements of an array as the interpreter computes with them."""
@@ -28,7 +30,7 @@ def cells(array: np.ndarray[Any, Any], dtype: str) -> list[Any]:
 def rounded(value: float, dtype: str) -> Any:
     """`value` rounded to a float type, in the type that computes with it."""
     with np.errstate(all="ignore"):
-        if dtype in dtypes.FORMATS or dtype == "tf32":
+        if dtype in _CONVERTED:
             return np.float32(converted(np.asarray(value, np.float64), dtype))
         narrow = dtypes.numpy_dtype(dtype).type(value)
         return dtypes.numpy_dtype(dtypes.compute_dtype(dtype)).type(narrow)
@@ -47,7 +49,7 @@ def _to_float(dtype: str) -> Callable[[Any], Any]:
     narrow = dtypes.numpy_dtype(dtype).type
     if dtype in ("float32", "float64"):
         return narrow
-    if dtype in dtypes.FORMATS or dtype == "tf32":
+    if dtype in _CONVERTED:
         return lambda x: rounded(float(x), dtype)
     return lambda x: np.float32(narrow(np.float64(x)))
 

@@ -57,10 +57,8 @@ def array_or_none(x: Tensor | None) -> Array | None:
     return None if x is None else array_of(x)
 
 
-def tensor_of(array: Any) -> Tensor:
-    """Return a tensor over the memory of an array, or of an array of a GPU."""
-    if not isinstance(array, np.ndarray):
-        return torch.from_dlpack(array)
+def tensor_of(array: Array) -> Tensor:
+    """Return a tensor over the memory of an array."""
     if array.dtype == _BFLOAT16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)

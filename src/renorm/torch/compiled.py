@@ -15,7 +15,8 @@ from renorm.core.dims import APPLIED, linear, substitute
 from renorm.core.errors import InvalidInput
 from renorm.runtime.module import Module
 from renorm.torch.arrays import tensor_of
-from renorm.torch.gpus import gpu_of, stream_of
+from renorm.torch.gpus import gpu_of
+from renorm.torch.kernels import run_on
 
 _MODULES = WeakValueDictionary[int, Module]()
 _NUMBERS = count()
@@ -71,8 +72,8 @@ def run(inputs: Sequence[Tensor], number: int) -> list[Tensor]:
     """Run the module of that number. On tensors of a GPU it is in the order of PyTorch's stream, and results are
     there."""
     gpu = next((gpu for x in inputs if (gpu := gpu_of(x)) is not None), None)
-    order: dict[str, Any] = {} if gpu is None else {"stream": stream_of(gpu)}
-    return [tensor_of(y) for y in _held(number).run(*(x.detach().contiguous() for x in inputs), **order)]
+    module, given = _held(number), [x.detach().contiguous() for x in inputs]
+    return [tensor_of(y) for y in module.run(*given)] if gpu is None else run_on(gpu, module, given)
 
 
 @run.register_fake

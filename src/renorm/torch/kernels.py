@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch._C._autograd import _top_saved_tensors_default_hooks
 
+from renorm.core.dims import static
 from renorm.core.errors import OutOfMemory
 from renorm.graph.op import OpDef
 from renorm.runtime import openmp
@@ -86,6 +87,18 @@ def run_at(module: Module, addresses: list[int], by: int | ParallelRegion | Gpu 
     except OutOfMemory:
         torch.cuda.empty_cache()
         on_gpu.run_at(addresses, stream_of(by))
+
+
+def run_on(gpu: Gpu, module: Any, given: Sequence[Tensor]) -> list[Tensor]:
+    """Run a module on tensors of a GPU, in the order of the caller's stream; return fresh ones. module: of fixed
+    extents, or what is compiled for each combination of shapes."""
+    fixed = module
+    if not isinstance(module, Module):
+        fixed = module.specialized(**{spec.name: tuple(x.shape) for spec, x in zip(module.inputs, given)})
+    device = next(x.device for x in given)
+    made = [torch.empty(static(y.shape), dtype=getattr(torch, y.dtype), device=device) for y in fixed.outputs]
+    fixed.run(*given, out=made, stream=stream_of(gpu))
+    return made
 
 
 def run(

@@ -22,9 +22,9 @@ from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
 from renorm import targets
 from renorm.core.dims import static
-from renorm.core.errors import InvalidTarget, RenormError, UnsupportedOp
+from renorm.core.errors import RenormError, UnsupportedOp
 from renorm.core.lru import Latest
-from renorm.driver.module import SPECIALIZATIONS
+from renorm.driver.module import SPECIALIZATIONS, SpecializingModule
 from renorm.frontends.torch.extents import Extents
 from renorm.frontends.torch.reader import Reader, overload, stated
 from renorm.runtime.module import Module
@@ -32,8 +32,8 @@ from renorm.torch import caching_allocator
 from renorm.torch.arrays import CHANNELS_LAST, Order, tensor_of
 from renorm.torch.calls import RECOMPUTED
 from renorm.torch.compilations import AnyModule, Compilation, compilation
-from renorm.torch.gpus import gpu_of, is_on_host, stream_of
-from renorm.torch.kernels import run_at, team
+from renorm.torch.gpus import gpu_of, is_on_host
+from renorm.torch.kernels import run_at, run_on, team
 from renorm.torch.pixels import of_pixels
 from renorm.torch.regions import regions
 from renorm.training.kernels import Gpu
@@ -65,13 +65,11 @@ class _Supported(OperatorSupportBase):
             return False
         if not self._wanted(whole[0] if whole else node):
             return False
-        made = [x for x in results_of(node) if isinstance(x, Tensor)]
-        given = [x for n in node.all_input_nodes for x in results_of(n) if isinstance(x, Tensor) and self._gpu]
-        return (
-            any(map(is_on_host, made))
-            if self._gpu is None
-            else bool(made) and all(gpu_of(x) == self._gpu for x in made + given)
-        )
+        made, *given = ([x for x in results_of(n) if isinstance(x, Tensor)] for n in (node, *node.all_input_nodes))
+        return bool(made) and all(self._is_there(x) for tensors in (made, *given) for x in tensors)
+
+    def _is_there(self, x: Tensor) -> bool:
+        return is_on_host(x) if self._gpu is None else gpu_of(x) == self._gpu
 
 
 def _gpu(calls: fx.GraphModule) -> Gpu | None:
@@ -80,18 +78,13 @@ def _gpu(calls: fx.GraphModule) -> Gpu | None:
     return next((gpu for x in results if (gpu := gpu_of(x)) is not None), None)
 
 
-def _options(options: Mapping[str, Any], gpu: Gpu | None) -> dict[str, Any]:
-    """Return what parts are compiled with where a GPU holds what they read. Raises InvalidTarget for a target of the
+def _options(options: Mapping[str, Any], gpu: Gpu | None) -> dict[str, Any] | None:
+    """Return what parts are compiled with where a GPU holds what they read, or the CPU; None for a target of the
     caller's that does not run there."""
-    there: dict[str, Any] = {"device": gpu.index} if gpu else {}
-    found = {"target": f"cuda -arch={gpu.arch}" if gpu else "llvm", **there, **options}
-    if targets.find(found["target"]).machine_target.is_gpu != (gpu is not None):
-        place = "the CPU" if gpu is None else f"cuda:{gpu.index}"
-        raise InvalidTarget(
-            f"target {str(found['target'])!r} does not run where the tensors are", [f"they are on {place}"],
-            "leave the target out, or move the module",
-        )  # fmt: skip
-    return found
+    own, there = f"cuda -arch={gpu.arch}" if gpu else "llvm", {"device": gpu.index} if gpu else {}
+    found: dict[str, Any] = {"target": own, **options, **there}
+    machine = targets.find(found["target"]).machine_target
+    return found if machine.is_gpu == (gpu is not None) and (gpu is None or machine.arch == gpu.arch) else None
 
 
 def _ranges(calls: fx.GraphModule) -> Mapping[Any, Any]:
@@ -134,7 +127,11 @@ def cut(
         LOG.log(logging.INFO if wanted(node) else logging.DEBUG, "%s stays PyTorch's: %s", stated(node), why)
     constants = {n.name: x for n, x in zip(inputs, kept) if x is not None}
     gpu = _gpu(calls)
-    options, supported = _options(options, gpu), _Supported(reader, wanted, gpu)
+    if (found := _options(options, gpu)) is None:
+        place = f"a GPU of {gpu.arch}" if gpu else "the CPU, or where renorm runs nothing"
+        LOG.warning("%d calls stay PyTorch's: target %r, tensors on %s", len(calls_of(calls)), options["target"], place)
+        return calls, []
+    options, supported = found, _Supported(reader, wanted, gpu)
     if is_worth is None:
         partitioner = CapabilityBasedPartitioner(calls, supported, allows_single_node_partition=True)
         members = [[*p.nodes] for p in partitioner.propose_partitions()]
@@ -231,7 +228,7 @@ class Part(torch.nn.Module):
         numbers = [n for n in moved if isinstance(n, int)]
         if len(numbers) == len(moved):
             self.fewer_bytes = _bytes_of(self.calls) - sum(numbers)
-        run = _by_shape(module, read, self._gpu) if self._gpu else None
+        run = _by_shape(module, read, self._gpu, self._calls.forward) if self._gpu else None
         run = run or _in_place(module, read, self._gpu) or _in_arrays(module, read, self._gpu)
         self._run = (lambda *given: run(given)[0]) if read.is_one else (lambda *given: tuple(run(given)))
 
@@ -302,8 +299,9 @@ def _in_place(module: AnyModule, read: _Read, gpu: Gpu | None) -> Callable[[Sequ
         return None
     orders = CHANNELS_LAST if read.is_of_pixels else {}
     made = list[tuple[Any, ...]]()
-    for spec, w in zip(module.outputs, read.wanted):
-        made.append((spec.shape, Order(-1 if w.dim() in orders else 1).strides(static(spec.shape)), w.dtype, w.device))
+    for spec, w in zip(module.outputs, read.wanted):  # pixels are rows of the module's; open extents are known by now
+        shape = w.shape if all(isinstance(n, int) for n in w.shape) else static(spec.shape)
+        made.append((shape, Order(-1 if w.dim() in orders else 1).strides(shape), w.dtype, w.device))
     turned = [_has_other_order(strides, w) for (_, strides, *_), w in zip(made, read.wanted)]
     takes = [(i, getattr(torch, spec.dtype)) for i, spec in zip(read.live, module.inputs)]
 
@@ -317,17 +315,34 @@ def _in_place(module: AnyModule, read: _Read, gpu: Gpu | None) -> Callable[[Sequ
     return run
 
 
-def _by_shape(module: AnyModule, read: _Read, gpu: Gpu) -> Callable[[Sequence[Tensor]], list[Tensor]] | None:
-    """Return what runs a module that is compiled for each combination of shapes; None for one of fixed extents."""
-    if isinstance(module, Module):
+def _by_shape(
+    module: AnyModule, read: _Read, gpu: Gpu, otherwise: Callable[..., Any]
+) -> Callable[[Sequence[Tensor]], list[Tensor]] | None:
+    """Return what runs a module that is compiled for each combination of shapes; None for other modules. otherwise:
+    what runs those that it cannot be compiled for."""
+    if type(module) is not SpecializingModule:
         return None
     kept = Latest[Any, Callable[[Sequence[Tensor]], list[Tensor]]]("what runs a part at a shape", SPECIALIZATIONS)
     names = [spec.name for spec in module.inputs]
 
+    def theirs(given: Sequence[Tensor]) -> list[Tensor]:
+        found = otherwise(*given)
+        return [found] if read.is_one else list(found)
+
+    def made(shapes: Sequence[Any]) -> Callable[[Sequence[Tensor]], list[Tensor]]:
+        try:
+            fixed = module.specialized(**dict(zip(names, shapes)))
+            return _in_place(fixed, read, gpu) or _in_arrays(fixed, read, gpu)
+        except RenormError as error:
+            LOG.warning("at shapes %s calls stay PyTorch's: %s", shapes, error)
+            return theirs
+
     def run(given: Sequence[Tensor]) -> list[Tensor]:
         shapes = tuple(tuple(given[i].shape) for i in read.live)
-        fixed = module.specialized(**dict(zip(names, shapes)))
-        return kept.made(shapes, lambda: _in_place(fixed, read, gpu) or _in_arrays(fixed, read, gpu))(given)
+        if (found := kept.get(shapes)) is None:
+            found = made(shapes)  # two threads may both do so: what compiles holds a lock of the same rank
+            kept.made(shapes, lambda: found)
+        return found(given)
 
     return run
 
@@ -341,9 +356,9 @@ def _in_arrays(module: AnyModule, read: _Read, gpu: Gpu | None) -> Callable[[Seq
     """Return what runs a module of any extents."""
 
     def run(given: Sequence[Any]) -> list[Tensor]:
-        order = {} if gpu is None else {"stream": stream_of(gpu)}
-        made = module.run(*(given[i].detach().contiguous() for i in read.live), **order)
-        return [_laid_out(tensor_of(y), w) for y, w in zip(made, read.wanted)]
+        operands = [given[i].detach().contiguous() for i in read.live]
+        made = map(tensor_of, module.run(*operands)) if gpu is None else run_on(gpu, module, operands)
+        return [_laid_out(y, w) for y, w in zip(made, read.wanted)]
 
     return run
 
@@ -357,7 +372,7 @@ def _laid_out(y: Tensor, like: Any) -> Tensor:
     """Return a result in the order of axes that the graph says its memory has."""
     if not _has_other_order(y.stride(), like):
         return y
-    return torch.empty_strided(tuple(y.shape), like.stride(), dtype=y.dtype).copy_(y)
+    return torch.empty_strided(tuple(y.shape), like.stride(), dtype=y.dtype, device=y.device).copy_(y)
 
 
 def _has_other_order(strides: Sequence[int], like: Any) -> bool:

@@ -129,12 +129,12 @@ class Expressions:
         return f"{_NARROW[dtype]}({text})" if dtype in _NARROW else text
 
     def _bits(self, e: Expr) -> str:
-        """An expression of 16 bits that computes nothing, as what memory holds; "" for any other."""
+        """An expression of a narrow float that computes nothing, as what memory holds; "" for any other."""
         match e:
             case Load(predicate=None):
                 return self._element(e)
             case Const(value=0):
-                return self._rounded("0.0f", e.dtype) if e.dtype != "tf32" else "0.0f"
+                return self._rounded("0.0f", e.dtype)
             case (
                 Call(name="if_then_else", args=(condition, then, otherwise))
                 | Select(condition=condition, then=then, otherwise=otherwise)

@@ -40,7 +40,7 @@ class Borrowed:
 
     def mismatch(self, slot: Slot, index: int) -> str:
         """Return how it differs from what a device's module takes for a slot; "" where it fits."""
-        if self.shape != slot.shape or self.dtype != slot.spec.dtype:
+        if self.shape != slot.shape or dtypes.numpy_dtype(self.dtype) != dtypes.numpy_dtype(slot.spec.dtype):
             return f"{self.dtype}{list(self.shape)}, expected {slot.spec.dtype}{list(slot.shape)}"
         if self.index != index:
             return f"on cuda({self.index}), expected cuda({index})"
