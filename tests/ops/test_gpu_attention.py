@@ -18,6 +18,7 @@ from renorm.graph.types import bf16, boolean, f16, f32
 from renorm.ops.attention import PANELS, Attention
 from renorm.ops.schedules import gpu_attention, gpu_products, gpu_stages
 from renorm.ops.schedules.gpu_tiles import Tile
+from renorm.tir.nodes import Kernel
 
 TARGET = parse("cuda -arch=sm_90")
 pytestmark = needs_compiler
@@ -43,13 +44,18 @@ SAMPLES = [
 ]
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=range(len(SAMPLES)))
-def test_three_launches(sample: Sample) -> None:
-    case = OneNode(Attention, sample)
+def lowered(case: OneNode) -> Kernel:
+    """Return the loops of an attention as GPUs schedule it."""
     given, outs = case.tensors()
     s = te.create_schedule([t.op for t in outs])
     gpu_attention.schedule(s, outs, TARGET)
-    kernel = te.lower(s, [*given.values(), *outs])
+    return te.lower(s, [*given.values(), *outs])
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=range(len(SAMPLES)))
+def test_three_launches(sample: Sample) -> None:
+    case = OneNode(Attention, sample)
+    kernel = lowered(case)
     assert len(source.generate(kernel, TARGET).launches) == 3
     case.agrees(case.run(kernel, run), case.reference())
 
@@ -71,12 +77,9 @@ ROUNDED = [
 
 @pytest.mark.parametrize("sample", ROUNDED, ids=range(len(ROUNDED)))
 def test_both_products_run_on_tensor_cores(sample: Sample) -> None:
-    """What they multiply is rounded, the powers of scores too, before they are added up."""
+    """Tensor cores multiply powers of scores, too, which are rounded before they are added up."""
     case = OneNode(Attention, sample)
-    given, outs = case.tensors()
-    s = te.create_schedule([t.op for t in outs])
-    gpu_attention.schedule(s, outs, TARGET)
-    kernel = te.lower(s, [*given.values(), *outs])
+    kernel = lowered(case)
     launches = source.generate(kernel, TARGET).source.split("__global__")[1:]
     assert ["renorm_mma" in text for text in launches] == [True, False, True]
     case.agrees(case.run(kernel, run), case.reference())
@@ -125,7 +128,4 @@ def test_other_stages_have_launches_of_their_own() -> None:
         Sample(bf16[1, 4, 19, 32], bf16[1, 2, 37, 32], bf16[1, 2, 37, 40], **PANELS),
     ):
         case = OneNode(Attention, sample)
-        given, outs = case.tensors()
-        s = te.create_schedule([t.op for t in outs])
-        gpu_attention.schedule(s, outs, TARGET)
-        case.agrees(case.run(te.lower(s, [*given.values(), *outs]), run), case.reference())
+        case.agrees(case.run(lowered(case), run), case.reference())

@@ -27,7 +27,7 @@ from tests.torch.pairs import TOLERANCE, pair
 import renorm
 from renorm.core.errors import InvalidInput, OutOfMemory
 from renorm.runtime.gpu.module import GpuModule
-from renorm.torch import BatchNorm2d, batch, gpus
+from renorm.torch import BatchNorm2d, batch, gpus, kernels
 from renorm.training.kernels import Gpu, NotYet
 
 Tensor = Any
@@ -291,8 +291,9 @@ def test_graphs_of_training_with_autocast(place: str, runs: list[str]) -> None:
 def test_a_module_as_a_layer(place: str) -> None:
     """Compiled with a program of PyTorch's around it."""
     layer = torch.nn.GroupNorm(3, 6).eval()
-    arch = host_device.ARCH if place == "cpu" else gpus.gpu_of(torch.empty(1, device=place)).arch  # type: ignore[union-attr]
-    own = renorm.compile(layer, args=(torch.zeros(2, 6, 4, 4),), target=f"cuda -arch={arch}").as_torch()
+    gpu = kernels.gpu_of(torch.empty(1, device=place))
+    assert gpu is not None
+    own = renorm.compile(layer, args=(torch.zeros(2, 6, 4, 4),), target=f"cuda -arch={gpu.arch}").as_torch()
     whole: Any = torch.compile(torch.nn.Sequential(own, torch.nn.Softmax(1)), backend="eager", fullgraph=True)
     x = torch.randn(2, 6, 4, 4)
     with torch.no_grad():

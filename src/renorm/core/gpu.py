@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 MOST_BLOCKS = 65535  # along y and z of a grid
 ROW_LANES, COLUMN_LANES = 8, 4  # of a warp, along rows and columns of what tensor cores multiply
+NARROW = ("float16", "bfloat16", "tf32")  # what they multiply, and add in float32
 STEP = 32  # bytes of a row, and of a column, that one of their products adds up
 RESERVED = 1 << 10  # bytes of shared memory of each block that are the system's
 
@@ -28,7 +29,7 @@ class GpuFacts:
     shared: int
     lanes: int = 128
     matrices: int = 512
-    narrow: tuple[str, ...] = ("float16", "bfloat16", "tf32")
+    narrow: tuple[str, ...] = NARROW
     step: int = STEP
     static: int = 48 << 10
     copies: bool = True

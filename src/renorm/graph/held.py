@@ -27,5 +27,7 @@ def held_weight_dtype(node: Node, index: int) -> str | None:
 def is_lanewise(node: Node) -> bool:
     """Return whether groups of a convolution have fewer result channels than tensor cores multiply."""
     groups = int(node.op.values.get("group", 1))
-    channels = node.output.shape[1] if groups > 1 else groups
-    return groups > 1 and (not isinstance(channels, int) or channels < ROW_LANES * groups)
+    if groups == 1:
+        return False
+    channels = node.output.shape[1]
+    return not isinstance(channels, int) or channels < ROW_LANES * groups

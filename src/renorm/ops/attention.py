@@ -11,7 +11,7 @@ from renorm import te
 from renorm.core.dims import Dim, take
 from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
-from renorm.core.gpu import facts
+from renorm.core.gpu import NARROW
 from renorm.core.shapes import spreads
 from renorm.core.target import Target
 from renorm.graph.attributes import Bool, Float, Type
@@ -80,7 +80,7 @@ class Attention(OpDef):
         scores = (*q.shape[:-1], k.shape[-2])
         if mask is not None and not spreads(mask.shape, scores):
             raise OperandError(f"{what}: mask {mask} does not broadcast to scores {list(scores)}")
-        if self.multiplied_as not in (None, *facts("").narrow):
+        if self.multiplied_as not in (None, *NARROW):
             raise OperandError(f"{what}: nothing multiplies {self.multiplied_as} and sums float32")
         if self.in_panels and (self.multiplied_as != "bfloat16" or not suits(q.shape, k.shape, v.shape)):
             raise OperandError(f"{what}: panels are of bfloat16, and 16 rows and columns of each are known at least")

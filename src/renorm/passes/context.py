@@ -40,12 +40,11 @@ class Claim:
 class Context:
     """level: 0 to 3, see passes.pipeline. keep: names of ops and of nodes that stay whole. precision: "fast"; "exact",
     without algorithms that round differently; "bfloat16", which memory may hold values in; or "tf32", where tensor
-    cores multiply it. units: why single nodes
-    stay whole, by node name, where the target asks for it. claims: what the target runs as one kernel. probe: measures
-    rewrites when the user asks for it. admits: whether passes may bring an op in; a file's format may lack it. raised:
-    norms that were made out of pieces, by name, and the source nodes that these were. near_norms: what looked like one
-    and stayed. sizes: typical ones of open extents, for what weighs costs. precisions: what memory holds values in that
-    go from kernel to kernel."""
+    cores multiply it. units: why single nodes stay whole, by node name, where the target asks for it. claims: what the
+    target runs as one kernel. probe: measures rewrites when the user asks for it. admits: whether passes may bring an
+    op in; a file's format may lack it. raised: norms that were made out of pieces, by name, and the source nodes that
+    these were. near_norms: what looked like one and stayed. sizes: typical ones of open extents, for what weighs costs.
+    precisions: what memory holds values in that go from kernel to kernel."""
 
     target: Target = field(default_factory=Target)
     level: int = 3

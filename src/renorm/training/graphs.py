@@ -59,6 +59,6 @@ def parts(message: bytes) -> bytes:
         del os.environ[name]
     os.environ |= settings
     made = compile(parse(text, arrays), **options)
-    if not isinstance(made, CompiledModule) or type(made) not in (CompiledModule, CompiledGpuModule):
-        return b""
-    return pickle.dumps(made.parts())
+    if isinstance(made, CompiledGpuModule) or type(made) is CompiledModule:
+        return pickle.dumps(made.parts())
+    return b""

@@ -14,14 +14,13 @@ from math import gcd, prod
 
 from renorm import te
 from renorm.core.dims import is_static
-from renorm.core.gpu import facts
+from renorm.core.gpu import NARROW
 from renorm.expr.nodes import Binary, Call, Cast, Const, Expr, Load, Reduce, Var, as_expr, const, if_then_else
 from renorm.expr.rewrite import depends_on, loads, substitute, transform
 from renorm.ops.schedules import structure
 from renorm.te.tensor import source_of
 
 BATCH, ROWS, COLUMNS = "batch", "rows", "columns"
-NARROW = facts("").narrow
 CONVOLUTIONS = ("conv", "conv_transpose", "implicit_gemm")  # tags of sums whose axis 1 is cut into groups
 
 
