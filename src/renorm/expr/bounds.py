@@ -242,8 +242,9 @@ class Intervals:
             greatest = self._open.extreme(rest, 1) if first <= others else None
             if greatest is not None and greatest is not rest:
                 waiting.append((greatest, divisor, others))
+            units = self._units(rest)
             for i in range(first, len(facts)):  # each set of facts is tried in one order
-                for fact in self._multiples(facts[i], rest):
+                for fact in self._multiples(facts[i], units) if units else facts[i : i + 1]:
                     for atom, of_fact in fact.terms.items():
                         mine = rest.terms.get(atom)
                         if mine is None or (mine > 0) != (of_fact > 0):
@@ -258,18 +259,16 @@ class Intervals:
         """Return whether a fact says nothing of what varies: n//8 >= 1."""
         return is_of_extents(fact) or (self._open.concerns(fact) and not self._open.varies(fact))
 
-    def _multiples(self, fact: Linear, form: Linear) -> Iterator[Linear]:
-        """Yield a fact f <= 0, and f*n where n are extents that the form multiplies something in the fact by."""
-        yield fact
-        seen = set[Expr]()
-        for atom in form.terms:
-            first, *extents = factors(atom)
-            unit = product(extents, self.intern) if first in fact.terms else None
-            if unit is not None and unit not in seen and self.span(unit)[0] >= 0:
-                seen.add(unit)
-                multiple = times(fact, Linear({unit: 1}), self.intern)
-                if multiple is not None:
-                    yield multiple
+    def _units(self, form: Linear) -> list[tuple[Expr, Expr | None]]:
+        """Return what a form multiplies by open extents, with the product of these."""
+        parts = (factors(atom) for atom in form.terms if atom.is_open)
+        return [(x, product(extents, self.intern)) for x, *extents in parts if extents]
+
+    def _multiples(self, fact: Linear, units: Sequence[tuple[Expr, Expr | None]]) -> list[Linear]:
+        """Return a fact f <= 0, and f*n where n are extents that something in the fact is multiplied by."""
+        found = dict.fromkeys(unit for x, unit in units if x in fact.terms)
+        positive = [Linear({u: 1}) for u in found if u is not None and self.span(u)[0] >= 0]
+        return [fact, *(f for u in positive if (f := times(fact, u, self.intern)) is not None)]
 
     def _atom_span(self, atom: Expr) -> Span:
         if type(atom) is Var:
