@@ -37,6 +37,7 @@ from renorm.passes import (
 )
 from renorm.passes.algorithms import ChooseAlgorithms
 from renorm.passes.around_batch_norms import JoinBatchNorms
+from renorm.passes.attention_parts import AttendInParts
 from renorm.passes.common_subexpressions import ShareCommon
 from renorm.passes.constants import FixStaticOperands, FoldConstants
 from renorm.passes.context import Context, Pass, check_keep
@@ -109,6 +110,7 @@ KERNELS: list[tuple[int, Pass]] = [
     (3, ScaleByReciprocals()),
     (0, RemoveDeadCode()),
     (0, CopyInputs()),
+    (0, AttendInParts()),
     (0, OneNodePerKernel()),
     (2, Fuse()),
     (0, ChoosePrecision()),  # of what goes from kernel to kernel
