@@ -16,10 +16,12 @@ from tests.ops.test_gpu_products import assert_gives, operands, product_of
 import renorm
 from renorm import te
 from renorm.codegen.cuda.source import generate
+from renorm.core.dtypes import numpy_dtype
 from renorm.core.target import parse
 from renorm.graph.ir import Graph
 from renorm.ops.schedules import gpu_few, gpu_products, gpu_stages
 from renorm.ops.schedules.gpu_tiles import WarpTile
+from renorm.passes.pipeline import optimize
 from renorm.tir import interpret
 
 TARGET = parse("cuda -arch=sm_90")
@@ -155,3 +157,55 @@ def test_a_network_in_fewer_digits(precision: str, most: float) -> None:
     assert 1e-5 < error < most
     older = renorm.compile(g, target="cuda -arch=sm_75", precision=precision)
     assert not any("mma" in older.kernel(name).source for name in older.report.kernels)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("precision", "dtype"), [("bfloat16", "float32"), ("tf32", "float32"), ("fast", "float16")])
+def test_weights_lie_as_tensor_cores_take_them(precision: str, dtype: str) -> None:
+    """Terms side by side, 16 bytes of which a thread copies at once: of matrices and of windows, where results are no
+    whole tiles."""
+    host_device.register()
+    rng = np.random.default_rng(5)
+
+    def weight(*shape: int) -> Any:
+        return (rng.integers(-3, 4, size=shape) / 8).astype(dtype)
+
+    g = Graph("network")
+    x: Any = g.input("x", dtype, (1, 16, 9, 11))
+    x = renorm.ops.relu(renorm.ops.conv(x, weight(24, 16, 3, 3), pads=(1, 1, 1, 1)))
+    x = renorm.ops.conv(x, weight(40, 24, 1, 1), strides=(2, 2))
+    x = renorm.ops.reshape(x, (40, 30))
+    x = renorm.ops.relu(renorm.ops.matmul(x, weight(30, 48)))
+    g.outputs = [renorm.ops.gemm(x, weight(48, 33), weight(33), alpha=0.5)]
+    m = renorm.compile(g, target="cuda -arch=host", precision=precision)
+    products = {n.name: n.op for n in m.graph.nodes if n.op.is_product}
+    assert [op.name for op in products.values()] == ["implicit_gemm", "implicit_gemm", "gemm", "gemm"]
+    assert all(op.values.get("along_terms", op.values.get("transB")) for op in products.values())
+    given = rng.integers(-4, 5, size=(1, 16, 9, 11)).astype(dtype)
+    expected = renorm.compile(g, target="llvm", opt_level=0).run(given)[0].astype(np.float64)
+    found = m.run(given)[0].astype(np.float64)
+    assert np.abs(found - expected).max() <= 2e-2 * np.abs(expected).max()
+    for name in m.report.kernels[1:]:
+        source = m.kernel(name.name).source
+        assert "renorm_mma" not in source or "(const int4*)" in source
+
+
+@pytest.mark.parametrize(
+    ("arch", "precision", "dtype", "turns"),
+    [
+        ("sm_90", "tf32", "float32", True),
+        ("sm_75", "tf32", "float32", False),
+        ("sm_90", "fast", "float32", False),
+        ("sm_75", "fast", "float16", True),
+        ("sm_75", "fast", "bfloat16", False),
+        ("sm_90", "exact", "float16", False),
+    ],
+)
+def test_where_weights_are_turned(arch: str, precision: str, dtype: str, turns: bool) -> None:
+    g = Graph("network")
+    x = g.input("x", dtype, (64, 32))
+    w = g.constant(np.ones((32, 48), numpy_dtype(dtype)), dtype=dtype)
+    g.outputs = [renorm.ops.matmul(x, w)]
+    g, _ = optimize(g, target=parse(f"cuda -arch={arch}"), precision=precision)
+    (node,) = (n for n in g.nodes if n.op.is_product)
+    assert bool(node.op.values.get("transB")) is turns

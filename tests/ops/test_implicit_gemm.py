@@ -53,12 +53,12 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_stages, "LEAST_TERMS", 1)
 
 
-def program(kind: type[Conv], name: str) -> tuple[Conv, list[te.Tensor], te.Tensor]:
+def program(kind: type[Conv], name: str, along_terms: bool) -> tuple[Conv, list[te.Tensor], te.Tensor]:
     """relu(conv(x, w, b) + r), and its operands."""
     xs, ws, attributes = CONVOLUTIONS[name]
-    w_shape = (*ws[2:], ws[1], ws[0]) if kind is ImplicitGemm else ws
+    w_shape = (ws[0], *ws[2:], ws[1]) if along_terms else (*ws[2:], ws[1], ws[0]) if kind is ImplicitGemm else ws
     x, w, b = (te.placeholder(s, name=n) for s, n in ((xs, "x"), (w_shape, "w"), (ws[:1], "b")))
-    op = kind(**attributes)
+    op = kind(**attributes, **({"along_terms": True} if along_terms else {}))
     y = op.compute(x, w, b)
     r = te.placeholder(y.shape, name="r")
     out = te.compute(y.shape, lambda *i: te.max(y[i] + r[i], 0.0), name="out")
@@ -69,9 +69,13 @@ def program(kind: type[Conv], name: str) -> tuple[Conv, list[te.Tensor], te.Tens
 @pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-@pytest.mark.parametrize("kind", [Conv, ImplicitGemm])
-def test_convolutions(kind: type[Conv], name: str, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    op, args, out = program(kind, name)
+@pytest.mark.parametrize(
+    ("kind", "along_terms"), [(Conv, False), (ImplicitGemm, False), (ImplicitGemm, True)], ids=["w", "turned", "terms"]
+)
+def test_convolutions(
+    kind: type[Conv], along_terms: bool, name: str, tile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op, args, out = program(kind, name, along_terms)
     chosen = TILES[tile]
     if chosen is not None:
         monkeypatch.setattr(gpu_products, "choose", lambda *_: chosen)

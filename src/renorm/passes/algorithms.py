@@ -28,7 +28,9 @@ from renorm.graph.op import INJECTIVE
 from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite, node_of
 from renorm.ops.conv import Conv
 from renorm.ops.conv_transpose import ConvTranspose
+from renorm.ops.gemm import Gemm
 from renorm.ops.implicit_gemm import ImplicitGemm
+from renorm.ops.matmul import Matmul
 from renorm.ops.merged_top_k import MergedTopK
 from renorm.ops.schedules import dot_weights, gpu_stages
 from renorm.ops.shared.filtering import has_points, points
@@ -109,10 +111,21 @@ class ConvTransposeToWinograd(_ByTiles):
     direct = ConvTranspose
 
 
-class ConvToProduct(Rewrite):
-    """conv(x, w, b) -> implicit_gemm(x, transposed w, b) for a constant w whose groups are not too narrow"""
+class _Turning(Rewrite):
+    """Base of rules by which weights lie in memory as products on a GPU read them."""
 
     constants = ("w",)
+
+    def __init__(self, context: Context):
+        self._context = context
+
+    def turned(self, m: Match, order: Sequence[int]) -> Value:
+        """The weight w of a match with its axes in another order."""
+        return m.graph.constant(TurnedWeight(given(m.w), order), m.w.name, m.w.source, dtype=m.w.dtype)
+
+
+class ConvToProduct(_Turning):
+    """conv(x, w, b) -> implicit_gemm(x, transposed w, b) for a constant w whose groups are not too narrow"""
 
     def pattern(self, x: Any, w: Any, b: Any) -> Any:
         return Conv.matching()(x, w, b)
@@ -123,13 +136,32 @@ class ConvToProduct(Rewrite):
         results, depth, *kernel = static(m.w.shape)
         if gpu_stages.is_too_narrow(op.group, results // op.group, depth * prod(kernel)):
             return Refusal("its channels per group are too few for a product of matrices")
-        turned = TurnedWeight(given(m.w), (*range(2, m.w.rank), 1, 0))
+        taps, along_terms = range(2, m.w.rank), self._context.tensor_cores_take(m.w.dtype)
+        order = (0, *taps, 1) if along_terms else (*taps, 1, 0)
+        return Plan(lambda m: ImplicitGemm(**op.values, along_terms=along_terms)(m.x, self.turned(m, order), m.b))
 
-        def make(m: Match) -> Value:
-            w = m.graph.constant(turned, m.w.name, m.w.source, dtype=m.w.dtype)
-            return ImplicitGemm(**op.values)(m.x, w, m.b)
 
-        return Plan(make)
+class TurnMatmul(_Turning):
+    """matmul(x, w) -> gemm(x, w^T, transB) for constant matrices w that tensor cores take, terms side by side"""
+
+    def pattern(self, x: Any, w: Any) -> Any:
+        return Matmul.matching()(x, w)
+
+    def plan(self, m: Match) -> Plan | None:
+        is_of_matrices = m.x.rank == m.w.rank == 2 and self._context.tensor_cores_take(m.w.dtype)
+        return Plan(lambda m: Gemm(transB=True)(m.x, self.turned(m, (1, 0)))) if is_of_matrices else None
+
+
+class TurnGemm(_Turning):
+    """gemm(x, w, c) -> gemm(x, w^T, c, transB) for constant w that tensor cores take, terms side by side"""
+
+    def pattern(self, x: Any, w: Any, c: Any) -> Any:
+        return Gemm.matching(transB=False)(x, w, c)
+
+    def plan(self, m: Match) -> Plan | None:
+        values = {**m.root.op.values, "transB": True}
+        takes = self._context.tensor_cores_take(m.w.dtype)
+        return Plan(lambda m: Gemm(**values)(m.x, self.turned(m, (1, 0)), m.c)) if takes else None
 
 
 class TopKToMerges(Rewrite):
@@ -166,7 +198,7 @@ class SuppressionToOrder(Rewrite):
 class ChooseAlgorithms:
     """conv(x, w, b) -> winograd_conv(x, w', b) where that is estimated to be faster; nothing for precision "exact", or
     where a matrix unit multiplies what memory holds in fewer digits. On a GPU conv(x, w, b) -> implicit_gemm(x, w', b)
-    instead, for any precision: the same sums, which are not rounded more; and sorts by merges
+    instead, for any precision: the same sums, which are not rounded more; weights as they are read; and sorts by merges
 
     growth: bytes that transformed weights may add, as a share of the bytes of all constants. free: bytes that they may
     add to any network; Python with NumPy takes about twice as many. beyond: as a share of either, bytes that they may
@@ -183,7 +215,8 @@ class ChooseAlgorithms:
 
     def _rules(self, graph: Graph, context: Context) -> tuple[Rewrite, ...]:
         if context.target.machine_target.is_gpu:
-            return ConvToProduct(), TopKToMerges(), SuppressionToOrder()
+            turns = ConvToProduct(context), TurnMatmul(context), TurnGemm(context)
+            return *turns, TopKToMerges(), SuppressionToOrder()
         # tiles are transformed in float32: a matrix unit is as fast without them
         if context.precision == "exact" or context.uses_matrix_unit:
             return ()

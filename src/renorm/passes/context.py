@@ -89,6 +89,12 @@ class Context:
             return () if self.precision == "exact" else facts(machine.arch).narrow
         return (self.precision,) if self.uses_matrix_unit else ()
 
+    def tensor_cores_take(self, dtype: str) -> bool:
+        """Return whether a GPU's tensor cores multiply weights that a network has in a dtype."""
+        if not self.target.machine_target.is_gpu:
+            return False
+        return dtype in self.multiplied_dtypes or (dtype == "float32" and self.uses_tensor_cores)
+
     @property
     def multiplies_pairs(self) -> bool:
         """Return whether the machine multiplies pairs of bfloat16 faster than float32, by vector instructions."""

@@ -16,7 +16,7 @@ from renorm import te
 from renorm.core.dtypes import itemsize
 from renorm.core.gpu import GpuFacts, facts
 from renorm.core.target import Target
-from renorm.ops.schedules import cuda, gpu_few, nesting, structure
+from renorm.ops.schedules import cuda, gpu_few, gpu_warps, nesting, structure
 from renorm.ops.schedules.gpu_contraction import BATCH, COLUMNS, ROWS, Contraction
 from renorm.ops.schedules.gpu_stages import VECTOR, find, is_alike
 from renorm.ops.schedules.gpu_sums import Sums
@@ -53,7 +53,9 @@ def place(s: te.Schedule, main: te.Tensor, product: Contraction, out: te.Tensor,
     batch, rows, columns = (product.extent(role) for role in (BATCH, ROWS, COLUMNS))
     narrow = product.narrow()
     if narrow is not None and Warps.takes(narrow, gpu):
-        copies, size = (_copying(narrow, ROWS), _copying(narrow, COLUMNS)), itemsize(narrow.rows.dtype)
+        size = itemsize(narrow.rows.dtype)
+        terms = gpu_warps.VECTOR // size
+        copies = _copying(narrow, ROWS, terms), _copying(narrow, COLUMNS, terms)
         Warps(s, main, narrow, choose_of_warps(batch, rows, columns, product.depth, gpu, size, copies)).schedule(out)
         return
     run = product.summed[-1].extent if product.padded(COLUMNS) is not None else 0
@@ -62,10 +64,11 @@ def place(s: te.Schedule, main: te.Tensor, product: Contraction, out: te.Tensor,
     Sums(s, main, product, tile).schedule(out)
 
 
-def _copying(product: Contraction, role: str) -> float:
-    """What it takes to copy an element of a factor to shared memory."""
+def _copying(product: Contraction, role: str, of_terms: int = 0) -> float:
+    """What it takes to copy an element of a factor to shared memory. of_terms: how many of these are copied as one; 0:
+    rows or columns are."""
     if product.is_plain(role):
-        is_vector = product.run(role) % VECTOR == 0 and not product.runs_along_terms(role)
+        is_vector = product.run(role) % (of_terms or VECTOR) == 0 and product.runs_along_terms(role) is bool(of_terms)
         return COPY_VECTOR if is_vector else COPY
     is_at_one_tap = product.padded(role) is not None and product.summed[-1].extent % DEPTHS[0] == 0
     return COPY if is_at_one_tap else COPY_WINDOW
