@@ -75,6 +75,14 @@ def test_compile_writes_an_artifact_that_loads(artifact: Path) -> None:
     np.testing.assert_allclose(ours, theirs, atol=1e-4 * np.abs(theirs).max())
 
 
+def test_compile_leaves_the_model_alone(tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(MODEL.read_bytes())
+    said = run("compile", model, "-o", tmp_path / "." / "m.onnx", *FIXED, code=2)
+    assert "is the model itself" in said.stderr
+    assert model.read_bytes() == MODEL.read_bytes()
+
+
 def test_compile_says_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RENORM_CACHE_DIR", str(tmp_path / "cache"))  # other tests' has kernels of this network
     found = run_json("compile", MODEL, "-o", tmp_path / "m.renorm", *FIXED, "--keep", "batch_norm", "--opt-level", 2)

@@ -105,6 +105,16 @@ def test_on_a_machine_that_cannot_run_it(monkeypatch: pytest.MonkeyPatch) -> Non
         planned(pasted(), opt_level=7)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{"shapes": [1]}, {"shapes": {"x": 4}}, {"inputs": 3}, {"keep": [3]}, {"keep": 3}, {"target": 3}, {"limits": 3}],
+)
+def test_arguments_of_another_kind(given: dict[str, Any]) -> None:
+    (name,) = given
+    with pytest.raises((InvalidInput, InvalidTarget), match=name):
+        renorm.compile(pasted(), **given)
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     onnx.save(pasted(), tmp_path / "m.onnx")

@@ -107,6 +107,9 @@ def test_a_clamped_index_is_exact() -> None:
         assert is_exact(cast("int32", minimum(wrapped, size - 1))) == (index is given)
     assert not is_exact(index + size)
     assert is_exact(given + size)
+    assert is_exact(index % 37)
+    assert is_exact(index // 8)
+    assert interval(index % 37, {}, [index % 37 < const(30, "int64")]) == (0, 29)
 
 
 i, j, io, ii = (Var(name) for name in ("i", "j", "io", "ii"))

@@ -33,6 +33,8 @@ LOOPS = {
     "no rounds": """g (float[2, 3] x) => (float[2, 3] y) <int64 n = {0}, bool t = {1}> {
         w = Neg(x) y = Loop(n, t, w) <body = b (int64 i, bool c, float[2, 3] a) => (bool d, float[2, 3] e)
             { d = Identity(c) e = Add(a, x) }> }""",
+    "no rounds, of which results are made": f"""g (float[2, 3] x) => (float[2, 3] y, float[K, 2, 3] z)
+        <int64 n = {{0}}> {{ y, z = Loop(n, , x) <body = {STEP}> }}""",
     "carried numbers": """g (float[2, 3] x) => (float[2, 3] y) <int64 n = {4}, bool t = {1}, int64 o = {1}> {
         h, y = Loop(n, t, o, x) <body = b (int64 i, bool c, int64 m, float[2, 3] a) =>
             (bool d, int64 p, float[2, 3] e)
@@ -77,7 +79,7 @@ def test_scan(attributes: str) -> None:
 def test_an_input_says_how_many_rounds() -> None:
     source = model(f"""g (int64 n, bool t, float[2, 3] x) => (float[2, 3] y, float[K, 2, 3] z)
         {{ y, z = Loop(n, t, x) <body = {STEP}> }}""")
-    for rounds in (1, 4, 2):
+    for rounds in (1, 4, 0, 2):
         agrees(source, n=np.array(rounds), t=np.array(True), x=RNG.normal(size=(2, 3)).astype(np.float32))
 
 

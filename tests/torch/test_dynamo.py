@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from typing import Any
 
@@ -103,6 +104,32 @@ def test_parameters_that_are_written_to_are_seen(caplog: pytest.LogCaptureFixtur
     assert told(caplog).count("written to") == 2  # compiled anew, then inputs for good
 
 
+def test_what_is_written_through_data_is_seen() -> None:
+    """No version counts it: averages of weights, target networks, clipped weights."""
+    module, xs = net(), torch.randn(2, 3, 5, 6)
+    compiled = torch.compile(module, backend="renorm")
+    for _ in range(4):
+        agree(module, compiled, xs)
+        for p in module.parameters():
+            p.data.mul_(0.5).add_(0.01)
+
+
+def test_norms_that_are_frozen(caplog: pytest.LogCaptureFixture) -> None:
+    """Of what they were trained on, with gradients for what stands around them."""
+    module, x = net(), torch.randn(2, 3, 5, 6, requires_grad=True)
+    weights = torch.randn(2, 5)
+    (torch.compile(module, backend="renorm")(x) * weights).sum().backward()
+    found = [x.grad, *(p.grad for p in module.parameters())]
+    module.zero_grad()
+    x.grad = None
+    (module(x) * weights).sum().backward()
+    for a, b in zip(found, [x.grad, *(p.grad for p in module.parameters())], strict=True):
+        assert a is not None
+        assert b is not None
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4 * float(b.abs().max()))
+    assert "stay PyTorch's" not in told(caplog)
+
+
 def test_with_gradients() -> None:
     module = net()
     compiled, x = torch.compile(module, backend="renorm"), torch.randn(2, 3, 5, 6)
@@ -156,6 +183,27 @@ def test_a_compiled_module_is_a_layer() -> None:
         program = torch.export.export(around, (x,), dynamic_shapes=({0: batch},))
         other = torch.randn(5, 3, 5, 6)
         torch.testing.assert_close(program.module()(other), module(other * 2).softmax(-1), rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_is_copied_and_kept(tmp_path: Any) -> None:
+    x = torch.randn(2, 4)
+    layer = renorm.compile(nn.Linear(4, 3), args=(x,)).as_torch()
+    whole = nn.Sequential(layer)
+    torch.save(whole, tmp_path / "whole.pt")
+    for other in (copy.deepcopy(whole), torch.load(tmp_path / "whole.pt", weights_only=False)):
+        assert other[0] is not layer
+        assert torch.equal(other(x), layer(x))
+
+
+def test_a_copied_layer_has_state_of_its_own() -> None:
+    x = torch.randn(3, 4)
+    layer = renorm.compile(nn.BatchNorm1d(4).train(), args=(x,)).as_torch()
+    other = copy.deepcopy(layer)
+    layer(x)
+    before, after = (m.compiled.state["running_mean"] for m in (other, layer))
+    assert not np.array_equal(before, after)
+    other(x)
+    assert np.array_equal(other.compiled.state["running_mean"], after)
 
 
 def test_a_loaded_module_is_a_layer(tmp_path: Any) -> None:

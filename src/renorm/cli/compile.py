@@ -12,6 +12,7 @@ import renorm
 from renorm.cli import output
 from renorm.cli.options import FILE, bound, checked, compiling, model, train_state, verb
 from renorm.cli.progress import progress
+from renorm.core.errors import InvalidInput
 
 
 @verb("compile")
@@ -28,6 +29,8 @@ def command(
     """Compiles MODEL (any file that renorm reads) into an artifact that `renorm run` and renorm.load run without the
     compiler."""
     path = path or model.with_suffix(".renorm")
+    if path.exists() and path.samefile(model):
+        raise InvalidInput(f"{path} is the model itself", do="give the artifact another name (--output)")
     with progress(f"compiling {model.name}") as tell:
         module = renorm.compile(model, inputs=bound, progress=tell, **options)
     since = time.perf_counter()

@@ -100,14 +100,16 @@ def _is_part(extent: Any, whole: Any, following: Any) -> bool:
 
 
 def sliced(extent: Dim, taken: slice) -> tuple[Dim, int, Dim]:
-    """Return (start, step, count) of x[taken] on an axis, by Python's rules; the step is a number. A symbolic extent is
-    taken to be at least 1 where an end of it is a bound, and a symbolic bound to lie inside the axis."""
+    """Return (start, step, count) of x[taken] on an axis, by the rules of ops.slice; the step is a number. A symbolic
+    extent is taken to be at least 1 where an end of it is a bound, and a symbolic bound to lie inside the axis."""
     start, stop, step = taken.start, taken.stop, 1 if taken.step is None else taken.step
     if isinstance(extent, int) and not isinstance(start, Sym) and not isinstance(stop, Sym):
         found = range(extent)[taken]
         return found.start, found.step, len(found)
     if step < 0:
         first = extent - 1 if start is None else _from_front(start, extent, -1)
+        if isinstance(start, int) and start < -1:  # counted from before the first element, that one is the first
+            first = minimum(maximum(0, extent + start), extent - 1)
         last: Dim = -1 if stop is None else _from_front(stop, extent, -1)
         return first, step, maximum(0, (first - last + (-step - 1)) // -step)
     first = 0 if start is None else _from_front(start, extent, 0)

@@ -126,6 +126,8 @@ def stated(
 ) -> tuple[dict[str, Dim], dict[str, Array]]:
     """Return what users make of a network's symbols by `shapes` (extents by the names of inputs), numbers or extents of
     symbols that are named there, and of inputs by `values`, their elements. InvalidInput lists every contradiction."""
+    if wrong := [name for name, given in (shapes or {}).items() if not isinstance(given, Iterable)]:
+        raise InvalidInput(f"shapes of {', '.join(map(str, wrong))}: expected an extent for each axis")
     known, facts, shapes, arrays = {v.name: v for v in inputs}, _Facts(), shapes or {}, dict[str, Array]()
     facts.problems += [f"{name!r} is not an input" for name in {**shapes, **(values or {})} if name not in known]
     for name, value in (values or {}).items():

@@ -112,6 +112,9 @@ def compile(
     options = options_of(target, opt_level, keep, threads, verify, precision, progress, limits)
     if isinstance(specializations, bool) or not isinstance(specializations, int) or specializations < 0:
         raise InvalidInput(f"specializations is {specializations!r}", ["expected a whole number, 0 or more"])
+    for name, given in (("shapes", shapes), ("inputs", inputs)):
+        if not isinstance(given or {}, Mapping):
+            raise InvalidInput(f"{name} is {given!r}", ["expected what is said of each input, by its name"])
     options = replace(options, checked=checked, specializations=specializations, device=device)
     if args is not None or kwargs is not None:
         with collection_put_off():
@@ -381,7 +384,17 @@ def specialize(
             lambda without: _specialized(source, sizes, replace(options, without=without), before),
             unseen(options.precision, options.target.machine_target.is_gpu),
         )
-    return _specialized(source, sizes, options, before)
+    try:
+        return _specialized(source, sizes, options, before)
+    except InvalidLoops as error:  # what no proof is found for in a kernel of several nodes may be plain in theirs
+        if options.level < 2 or "Fuse" in options.without:
+            raise
+        made = _specialized(source, sizes, replace(options, without=(*options.without, "Fuse")), before)
+        if not options.is_planned:
+            refused = "Fuse", source.name, f"reverted: {error.headline}"
+            report = made.program.report
+            made.program = replace(made.program, report=replace(report, refusals=(*report.refusals, refused)))
+        return made
 
 
 def _specialized(

@@ -34,11 +34,16 @@ from renorm.expr.nodes import Binary, Expr, OpenVar, as_expr, promote
 from renorm.expr.rewrite import variables
 from renorm.graph.conditions import EQUAL, SUMS, TAKEN
 from renorm.graph.counts import counted_symbols
-from renorm.graph.ir import Graph, Group
+from renorm.graph.ir import Graph, Group, Value
 from renorm.graph.typical import typical_sizes
 
 Extents = Callable[[Shape, str], tuple[int, ...]]
 """The extents of a tensor of this shape; what: how errors call it. Expressions of open variables count as ints."""
+
+
+def is_extents(v: Value) -> bool:
+    """Return whether a value is what an op is told before the network runs, of open extents."""
+    return v.graph.extents.get(v.name) is v
 
 
 def known(shape: Shape, what: str) -> tuple[int, ...]:

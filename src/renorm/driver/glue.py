@@ -21,7 +21,8 @@ from renorm.core.errors import InvalidInput, RenormError, UnsupportedOp
 from renorm.core.inputs import given_symbols
 from renorm.core.limits import Limits
 from renorm.core.stated import Declared, Undecided
-from renorm.driver.host_part import LONGEST, NAMED, HostPart, is_extents, named, spec
+from renorm.driver.extents import is_extents
+from renorm.driver.host_part import LONGEST, NAMED, HostPart, named, spec
 from renorm.driver.hosted import HostedModule
 from renorm.driver.options import Options
 from renorm.driver.pieces import Compiled, CompiledPiece

@@ -18,7 +18,7 @@ import numpy as np
 from renorm.core import extents, records
 from renorm.core.dims import Dim, Sym, Symbol, static, substitute, substitute_shape
 from renorm.core.target import Target
-from renorm.driver.extents import OwnSymbols
+from renorm.driver.extents import OwnSymbols, is_extents
 from renorm.driver.lowering import SCALAR, LoweredGroup, Parameter, group_results
 from renorm.graph import registry
 from renorm.graph.ir import Graph, Group, Node, Value
@@ -84,7 +84,10 @@ def _attribute(value: Any) -> Any:
 def _value(v: Value, numbered: Callable[[Dim], Dim]) -> Any:
     shape = [extents.plain(numbered(d)) for d in v.shape]
     is_scalar = v.is_constant and prod(static(v.shape)) == SCALAR
-    return [v.dtype, shape, repr(v.layout), strides(v), v.is_constant, _elements(v) if is_scalar else None]
+    held = _elements(v) if is_scalar else None
+    if is_extents(v) and v.known is not None:
+        held = [extents.plain(numbered(d)) for d in v.known.flat]
+    return [v.dtype, shape, repr(v.layout), strides(v), v.is_constant, held]
 
 
 def _elements(v: Value) -> Any:

@@ -15,6 +15,7 @@ from renorm.core.dims import static
 from renorm.core.errors import Cancelled, InvalidInput, OutOfMemory, RenormError, TimeLimit, UserCodeError
 from renorm.core.inputs import fixed_extents
 from renorm.core.limits import Limits
+from renorm.driver.extents import is_extents
 from renorm.graph import interpret, known
 from renorm.graph.deciding import undecided
 from renorm.graph.ir import Node, Value
@@ -146,11 +147,6 @@ def named(names: Sequence[str]) -> str:
     """Return names as a text, the first few of many."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
-
-
-def is_extents(v: Value) -> bool:
-    """Return whether a value is what an op is told before the network runs, of open extents."""
-    return v.graph.extents.get(v.name) is v
 
 
 def spec(v: Value) -> TensorSpec:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from renorm import te
+from renorm import te, topi
 from renorm.core.dims import Dim, Quotient, Sym, Symbol, static
 from renorm.core.errors import InvalidGraph, InvalidSchedule, RenormError, UserCodeError
 from renorm.core.target import Target
@@ -28,6 +28,7 @@ from renorm.graph.strided_region import strides
 from renorm.ops import schedules
 from renorm.ops.gather import Gather
 from renorm.ops.schedules import cpu_packing, dot_weights
+from renorm.ops.shape import elements
 from renorm.runtime.report import WorkRecord
 from renorm.te.mirror import Mirror
 from renorm.te.tensor import producers_first
@@ -227,6 +228,9 @@ def _program(group: Group, writes: Sequence[Value], target: Target, sizes: exten
             assert value.data is not None
             number = const(value.data.reshape(-1)[0].item(), value.dtype)
             tensors[value] = te.compute(shape, lambda *i, number=number: number, name=name, tag="elemwise")
+        elif extents.is_extents(value):  # nothing in memory holds them
+            held = elements(_static_array(node, name, value, sizes).reshape(-1), value.dtype, name)
+            tensors[value] = topi.reshape(held, shape)
         elif form:
             parameter = Parameter(value, form)
             held = te.placeholder(form.shape(shape), parameter.dtype, name, strides(value))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from renorm import targets
@@ -59,6 +59,11 @@ def options_of(
         raise InvalidInput(f"opt_level is {opt_level!r}", ["known: 0, 1, 2, 3"])
     if precision not in PRECISIONS:
         raise InvalidInput(f"precision is {precision!r}", [f"known: {', '.join(map(repr, PRECISIONS))}"])
+    names = [keep] if isinstance(keep, str) else keep
+    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
+        raise InvalidInput(f"keep is {keep!r}", ["expected names of ops or nodes"])
+    if not isinstance(limits, Limits):
+        raise InvalidInput(f"limits is {limits!r}", ["expected renorm.Limits(...)"])
     chosen = targets.find(target)
     if runs:
         system.require(chosen)

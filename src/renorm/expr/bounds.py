@@ -168,11 +168,17 @@ class Intervals:
         for c in conjuncts(condition):
             if isinstance(c, Not) and isinstance(c.a, Binary) and c.a.op in NEGATED and c.a.op != "==":
                 c = Binary(NEGATED[c.a.op], c.a.a, c.a.b)
-            if isinstance(c, Binary) and c.op in NEGATED and all(is_exact(x, self._exact) for x in (c.a, c.b)):
+            if isinstance(c, Binary) and c.op in NEGATED and self._is_told(c.a) and self._is_told(c.b):
                 if c.op in ("<", "<=", "=="):
                     yield self.difference(c.a, c.b).offset(c.op == "<")
                 if c.op in (">", ">=", "=="):
                     yield self.difference(c.b, c.a).offset(c.op == ">")
+
+    def _is_told(self, x: Expr) -> bool:
+        """Return whether what a condition says of x holds in an index: x cannot wrap, or is an atom, whose value is one
+        in both, however it came about."""
+        is_number = x.dtype in INDEX_TYPES and x.lanes == 1
+        return is_exact(x, self._exact) or (is_number and self.form(x).single() is self.intern(x))
 
     def _of_remainders(self, facts: tuple[Linear, ...]) -> Iterator[Linear]:
         """Facts that tie a remainder which the given ones speak of to what it is taken of: x - x%m is a multiple of m,
@@ -487,6 +493,9 @@ class _Values:
             case Binary(op=("+" | "-" | "*" | "min" | "max") as op, a=a, b=b):
                 x, y = self.span(a, facts), self.span(b, facts)
                 found = None if x is None or y is None else span_of(op, x, y)
+            case Binary(op=("//" | "%") as op, a=a, b=Const(value=n)) if n > 0:  # of floors: nothing wraps
+                x = self.span(a, facts)
+                found = None if x is None else span_of(op, x, (n, n))
             case Select(condition=Binary(a=u, b=v) as c, then=a, otherwise=b):
                 said = _is_of_elements(c)
                 x = self.span(a, (*facts, c) if said else facts)

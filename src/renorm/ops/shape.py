@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,19 @@ from renorm.graph.op import Reject, Sample
 from renorm.graph.types import Operand, boolean, f32, i64
 from renorm.ops.shared import exact
 from renorm.ops.shared.family import Injective
+
+
+def elements(extents: Sequence[Dim | Expr], dtype: str, name: str) -> te.Tensor:
+    """Return extents as elements [number of them]."""
+    held = [cast(dtype, as_expr(d)) for d in extents]
+
+    def element(i: Expr) -> Expr:
+        value: Expr = held[-1] if held else const(0, dtype)
+        for k, extent in reversed(list(enumerate(held[:-1]))):
+            value = select(i <= k, extent, value)
+        return value
+
+    return te.compute((len(held),), element, name=name, tag=te.tag.INJECTIVE)
 
 
 class Shape(Injective):
@@ -32,15 +46,7 @@ class Shape(Injective):
         return (len(self.extents(x.shape)),)
 
     def compute(self, x: te.Tensor) -> te.Tensor:
-        extents = [cast("int64", as_expr(d)) for d in self.extents(x.shape)]
-
-        def element(i: Expr) -> Expr:
-            value: Expr = extents[-1] if extents else const(0, "int64")
-            for k, extent in reversed(list(enumerate(extents[:-1]))):
-                value = select(i <= k, extent, value)
-            return value
-
-        return te.compute((len(extents),), element, name="shape", tag=te.tag.INJECTIVE)
+        return elements(self.extents(x.shape), "int64", "shape")
 
     def reference(self, x: Any) -> Any:
         return np.array(np.shape(x)[slice(self.start, self.end)], np.int64)

@@ -20,7 +20,7 @@ from renorm.ops.shared.movement import Movement
 
 class Slice(Movement):
     """y = x[start:end:step] along axes (all of them where not given), with Python's rules for negative and too large
-    bounds."""
+    bounds, except that a start before the first element is that one, also with a step down."""
 
     signature = "x: T[...], starts!: I[K], ends!: I[K], axes!?: I[K], steps!?: I[K] -> y: T[...]"
     types = {"I": ("int64", "int32")}
@@ -44,7 +44,7 @@ class Slice(Movement):
             step = 1 if steps is None else step
             shape[axis] = None
             if start is not None and end is not None and isinstance(step, int):
-                shape[axis] = shapes.sliced(x.shape[axis], _slice(start, end, step))[2]
+                shape[axis] = shapes.sliced(x.shape[axis], _slice(x.shape[axis], start, end, step))[2]
         return tuple(shape)
 
     @staticmethod
@@ -56,11 +56,11 @@ class Slice(Movement):
             raise OperandError(f"slice: axes {list(given)} name an axis twice")
         return found
 
-    def slices(self, rank: int, starts: Any, ends: Any, axes: Any, steps: Any) -> list[slice]:
+    def slices(self, shape: Sequence[Any], starts: Any, ends: Any, axes: Any, steps: Any) -> list[slice]:
         """One Python slice per axis of x."""
-        found = [slice(None)] * rank
-        for k, axis in enumerate(self._axes(rank, axes, np.shape(starts))):
-            found[axis] = _slice(starts[k], ends[k], 1 if steps is None else int(steps[k]))
+        found = [slice(None)] * len(shape)
+        for k, axis in enumerate(self._axes(len(shape), axes, np.shape(starts))):
+            found[axis] = _slice(shape[axis], starts[k], ends[k], 1 if steps is None else int(steps[k]))
         return found
 
     def cut(self, node: Node) -> list[Any] | None:
@@ -90,14 +90,14 @@ class Slice(Movement):
         if not isinstance(x.shape[1], int) or any(v is not None and v.data is None for v in node.inputs[1:]):
             return Accepts.ROW_MAJOR
         bounds = [None if v is None else v.data for v in node.inputs[1:]]
-        taken = range(x.shape[1])[self.slices(x.rank, *bounds)[1]]
+        taken = range(x.shape[1])[self.slices(x.shape, *bounds)[1]]
         return Accepts.ALIKE if taken.step == 1 and taken.start % lanes == 0 else Accepts.ROW_MAJOR
 
     def index_map(self, x: Any, *bounds: Any) -> Moved | None:
-        return Moved(x, Strided(tuple(self.slices(len(x.shape), *bounds))))
+        return Moved(x, Strided(tuple(self.slices(x.shape, *bounds))))
 
     def reference(self, x: Any, starts: Any, ends: Any, axes: Any, steps: Any) -> Any:
-        return np.asarray(x)[tuple(self.slices(np.ndim(x), starts, ends, axes, steps))]
+        return np.asarray(x)[tuple(self.slices(np.shape(x), starts, ends, axes, steps))]
 
     def to_onnx(self, node: Any, opset: int) -> Any:
         if opset >= 10:
@@ -117,6 +117,7 @@ class Slice(Movement):
         Sample(f32[9], i64[1].of([-1]), i64[1].of([-(2**62)]), i64[1].of([0]), i64[1].of([-2])),
         Sample(f32[9], i64[1].of([7]), i64[1].of([2]), i64[1].of([0]), i64[1].of([-3])),
         Sample(f32[5, 3], i64[1].of([4]), i64[1].of([2]), i64[1].of([0])),
+        Sample(f32[3], i64[1].of([-5]), i64[1].of([-99]), i64[1].of([0]), i64[1].of([-1])),
         Sample(i64[5], i32[1].of([-100]), i32[1].of([100])),
         Sample(f32[5], i64[1].of([0]), i64[1].of([-1])),
     ]
@@ -139,13 +140,16 @@ def _inside(bound: Any, extent: Dim) -> Dim | None:
     return dims.minimum(bound, extent) if least >= 0 else None
 
 
-def _slice(start: Any, end: Any, step: int) -> slice:
-    """Return the slice from start to end, numbers or Syms; None in it is the very end."""
+def _slice(extent: Any, start: Any, end: Any, step: int) -> slice:
+    """Return the slice from start to end, numbers or Syms; None in it is the very end. Counted down from before the
+    first element of a known extent, there is that one: Python has none."""
     if step == 0:
         raise OperandError("slice: a step is 0")
     first, last = (bound if isinstance(bound, Sym) else int(bound) for bound in (start, end))
     if isinstance(first, int):
         first = None if first >= _MOST and step < 0 else max(_LEAST, min(first, _MOST))
+        if step < 0 and isinstance(first, int) and isinstance(extent, int) and first < -extent:
+            first = 0
     if isinstance(last, int):
         # counted down, an end below the first element means "through it", which Python writes as None
         last = None if (last <= _LEAST if step < 0 else last >= _MOST) else last

@@ -59,7 +59,10 @@ class GroupNormOfReshaped(Rewrite):
 
     def _groups(self, m: Match) -> Dim:
         """Return how many slices of one sample are normalized; 0 where samples are not apart, or not whole."""
-        n, slices = m.x.shape[0], size(m.grouping.output.shape[: self._first(m)])
+        n, grouped = m.x.shape[0], m.grouping.output.shape
+        if self.norm == "instance_norm" and grouped[0] != n:  # its channels are rows of x
+            return 0
+        slices = size(grouped[: self._first(m)])
         return slices // n if n != 0 and slices % n == 0 else 0
 
     def _first(self, m: Match) -> int:

@@ -520,8 +520,9 @@ class Program:
             def of(told: Iterable[Dim]) -> list[int]:
                 return [at[self.evaluation.index[e]] if isinstance(e, Sym) else e for e in told]
 
-            shapes = {spec.name: of(spec.shape) for spec in self.inputs}
-            if (values := self.values(shapes, {spec.name: of(spec.deciding) for spec in self.inputs})) != self.typical:
+            known = self.inputs[: len(self.inputs) - self.states]
+            shapes = {spec.name: of(spec.shape) for spec in known}
+            if (values := self.values(shapes, {spec.name: of(spec.deciding) for spec in known})) != self.typical:
                 return [f"extents {short(values)}, expected {short(self.typical)}"]
         except InvalidInput as error:
             return [str(error)]

@@ -38,8 +38,10 @@ def find(text: str | Target) -> Target:
 
 
 def _found(text: str | Target) -> Target:
-    if not isinstance(text, str):
+    if isinstance(text, Target):
         return text
+    if not isinstance(text, str):
+        raise InvalidTarget(f"target is {text!r}", ["expected a text, as 'llvm -mcpu=haswell', or a Target"])
     name, comma, base = text.partition(",")
     if comma and not any(c.isspace() for c in name.strip()):  # lists of features have commas too, behind an option
         return _on(_found(name.strip()), base.strip())

@@ -3,8 +3,10 @@ as one call."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from itertools import count
+from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 
 from renorm.core.dims import APPLIED, linear, substitute
 from renorm.core.errors import InvalidInput
-from renorm.runtime.module import Module
+from renorm.runtime.module import Module, load
 from renorm.torch.arrays import tensor_of
 from renorm.torch.gpus import gpu_of
 from renorm.torch.kernels import run_on
@@ -36,8 +38,35 @@ class CompiledLayer(nn.Module):
         made = torch.ops.renorm.run([*inputs], self._number)
         return made[0] if len(made) == 1 else tuple(made)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledLayer:
+        """Return a layer of the same module, of which nothing changes; of one that has state, a module of its own."""
+        program = getattr(self.compiled, "program", None)
+        return CompiledLayer(self.compiled if program is None or not program.states else _read(_written(self.compiled)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what pickle keeps: the artifact that `save` writes."""
+        return _of_bytes, (_written(self.compiled),)
+
     def extra_repr(self) -> str:
         return ", ".join(map(str, self.compiled.inputs))
+
+
+def _written(module: Module) -> bytes:
+    """Return a module's artifact. Raises what `save` raises."""
+    with tempfile.TemporaryDirectory() as folder:
+        module.save(path := Path(folder) / "module")
+        return path.read_bytes()
+
+
+def _read(data: bytes) -> Module:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "module"
+        path.write_bytes(data)
+        return load(path)  # what is mapped stays there when the file is gone
+
+
+def _of_bytes(data: bytes) -> CompiledLayer:
+    return CompiledLayer(_read(data))
 
 
 def as_module(module: Module) -> CompiledLayer:

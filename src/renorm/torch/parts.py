@@ -8,8 +8,10 @@ again, it becomes an input.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
+from ctypes import c_uint8, c_uint16, c_uint32, c_uint64
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -21,8 +23,8 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
 from renorm import targets
-from renorm.core.dims import static
-from renorm.core.errors import RenormError, UnsupportedOp
+from renorm.core.dims import Sym, static, symbols_of
+from renorm.core.errors import InvalidInput, RenormError, UnsupportedOp
 from renorm.core.lru import Latest
 from renorm.driver.module import SPECIALIZATIONS, SpecializingModule
 from renorm.frontends.torch.extents import Extents
@@ -40,6 +42,8 @@ from renorm.training.kernels import Gpu
 
 LOG = logging.getLogger("renorm.torch")
 CHANGES = 1  # of a constant, until it becomes an input
+_BITS = {1: c_uint8, 2: c_uint16, 4: c_uint32, 8: c_uint64}  # by bytes of an element
+_Version = tuple[int, int, Any]
 
 
 def calls_of(graph: fx.GraphModule) -> list[fx.Node]:
@@ -52,16 +56,41 @@ def results_of(node: fx.Node) -> list[Any]:
     return list(held) if isinstance(held, (list, tuple)) else [held]
 
 
-class _Supported(OperatorSupportBase):
-    """Calls that give tensors, that a reader takes, and that are wanted. gpu: that holds all of them; None: the CPU."""
+def _is_view(node: fx.Node) -> bool:
+    """Return whether a call gives memory of what it reads."""
+    if overload(node) == "getitem":
+        return _is_view(node.all_input_nodes[0])
+    schema = node.target._schema if isinstance(node.target, torch._ops.OpOverload) else None
+    return schema is not None and not schema.is_mutable and any(r.alias_info for r in schema.returns)
 
-    def __init__(self, reader: Reader, wanted: Callable[[fx.Node], bool], gpu: Gpu | None):
-        self._reader, self._wanted, self._gpu = reader, wanted, gpu
+
+def _shared_results(calls: fx.GraphModule) -> set[fx.Node]:
+    """Return the calls by which results lie in memory of an input, or of another result: who compiled the graph goes by
+    their strides and offsets to make them again."""
+    chains = defaultdict[fx.Node, list[list[fx.Node]]](list)
+    for node in dict.fromkeys(calls.graph.output_node().all_input_nodes):
+        chain = list[fx.Node]()
+        while _is_view(node):
+            chain.append(node)
+            node = node.all_input_nodes[0]
+        chains[node].append(chain)
+    shared = (found for root, found in chains.items() if root.op == "placeholder" or len(found) > 1)
+    return {n for found in shared for chain in found for n in chain}
+
+
+class _Supported(OperatorSupportBase):
+    """Calls that give tensors, that a reader takes, and that are wanted. gpu: that holds all of them; None: the CPU.
+    left: calls that are not."""
+
+    def __init__(self, reader: Reader, wanted: Callable[[fx.Node], bool], gpu: Gpu | None, left: Set[fx.Node]):
+        self._reader, self._wanted, self._gpu, self._left = reader, wanted, gpu, left
 
     def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: fx.Node) -> bool:
         whole = node.all_input_nodes[:1] if overload(node) == "getitem" else []
         read = [node, *whole]
         if node.op != "call_function" or any(n in self._reader.refused or n not in self._reader.made for n in read):
+            return False
+        if node in self._left:
             return False
         if not self._wanted(whole[0] if whole else node):
             return False
@@ -131,7 +160,7 @@ def cut(
         place = f"a GPU of {gpu.arch}" if gpu else "the CPU, or where renorm runs nothing"
         LOG.warning("%d calls stay PyTorch's: target %r, tensors on %s", len(calls_of(calls)), options["target"], place)
         return calls, []
-    options, supported = found, _Supported(reader, wanted, gpu)
+    options, supported = found, _Supported(reader, wanted, gpu, _shared_results(calls))
     if is_worth is None:
         partitioner = CapabilityBasedPartitioner(calls, supported, allows_single_node_partition=True)
         members = [[*p.nodes] for p in partitioner.propose_partitions()]
@@ -146,7 +175,7 @@ def cut(
     for part in parts:
         names = [a.name if isinstance(a, fx.Node) else "" for a in part.args]
         own = getattr(made, str(part.target))
-        runs_alone = len(parts) == 1 and not calls_of(made)
+        runs_alone = len(parts) == 1 and all(map(_is_view, calls_of(made)))
         setattr(made, str(part.target), Part(own, [constants.get(n) for n in names], extents, options, gpu, runs_alone))
     made.recompile()
     return made, [getattr(made, str(part.target)) for part in parts]
@@ -173,7 +202,8 @@ class Part(torch.nn.Module):
         self._has_kept = any(x is not None for x in kept)
         self._changes = [0] * len(kept)
         self._run: Callable[..., Any] | None = None
-        self._seen: list[tuple[int, int] | None] = []
+        self._seen: list[_Version | None] = []
+        self._probes: list[tuple[int, Any] | None] = [None] * len(kept)
         self.fewer_bytes = 0
         self._read: _Read | None = None
         if not self._has_kept:  # nothing has to be seen of the arguments
@@ -192,10 +222,21 @@ class Part(torch.nn.Module):
         if self._run is None or (self._has_kept and self._versions(given) != self._seen):
             self._compile(given)
         assert self._run is not None
-        return self._run(*given)
+        try:
+            return self._run(*given)
+        except InvalidInput as error:  # what extents are was not understood
+            return self._leave(error)(*given)
 
-    def _versions(self, given: Sequence[Any]) -> list[tuple[int, int] | None]:
-        return [None if k is None else _version(x) for x, k in zip(given, self._kept)]
+    def _versions(self, given: Sequence[Any]) -> list[_Version | None]:
+        return [None if k is None else self._version(i, x) for i, (x, k) in enumerate(zip(given, self._kept))]
+
+    def _version(self, i: int, x: Tensor) -> _Version:
+        """Return what changes when somebody writes to a tensor: no count does for those of inference_mode, and for what
+        goes through x.data; the bits of an element in its middle may."""
+        place, probe = x.data_ptr(), self._probes[i]
+        if probe is None or probe[0] != place:
+            probe = self._probes[i] = place, _middle(x)
+        return place, 0 if x.is_inference() else x._version, probe[1] and probe[1].value
 
     def _compile(self, given: Sequence[Any]) -> None:
         for i, (was, now) in enumerate(zip(self._seen, self._versions(given))):
@@ -214,8 +255,13 @@ class Part(torch.nn.Module):
         try:
             step()
         except RenormError as error:
-            LOG.warning("%d calls stay PyTorch's: %s", len(self.calls), error)
-            self._kept, self._run = [None] * len(self._kept), self._calls.forward
+            self._leave(error)
+
+    def _leave(self, why: RenormError) -> Callable[..., Any]:
+        """Have PyTorch's calls run from now on; return these."""
+        LOG.warning("%d calls stay PyTorch's: %s", len(self.calls), why)
+        self._kept, self._run = [None] * len(self._kept), self._calls.forward
+        return self._run
 
     def _ask(self) -> None:
         self._read = self._reading()
@@ -235,8 +281,9 @@ class Part(torch.nn.Module):
     def _reading(self) -> _Read:
         calls = None if self._has_kept else of_pixels(self._calls.graph)
         is_of_pixels, calls = calls is not None, calls or self._calls.graph
-        reader = Reader("part", calls, self._extents)
         nodes = [n for n in calls.nodes if n.op == "placeholder"]
+        tensors = [x for n, k in zip(nodes, self._kept) if k is None and isinstance(x := n.meta.get("val"), Tensor)]
+        reader = Reader("part", calls, self._extents.of_inputs(x.shape for x in tensors))
         live = list[int]()
         for i, (node, constant) in enumerate(zip(nodes, self._kept)):
             held = node.meta.get("val")
@@ -246,7 +293,11 @@ class Part(torch.nn.Module):
                 live.append(i)
                 reader.input(node)
             else:
-                reader.made[node] = self._extents.of(held) if isinstance(held, (int, torch.SymInt)) else held
+                reader.made[node] = reader.extents.of(held) if isinstance(held, (int, torch.SymInt)) else held
+        decided = {s for v in reader.graph.inputs for d in v.shape if isinstance(d, Sym) for s in symbols_of(d)}
+        told = [d for n in nodes if isinstance(d := reader.made.get(n), Sym) and not symbols_of(d) <= decided]
+        if told:
+            raise UnsupportedOp(f"they are told {', '.join(map(str, told))}, which no tensor that they read has")
         outputs, is_one = _results(calls)
         wanted = [n.meta["val"] for n in _results(self._calls.graph)[0]]
         threads = None if self._gpu else torch.get_num_threads() if self._runs_alone else team()
@@ -363,9 +414,13 @@ def _in_arrays(module: AnyModule, read: _Read, gpu: Gpu | None) -> Callable[[Seq
     return run
 
 
-def _version(x: Tensor) -> tuple[int, int]:
-    """Return what changes when somebody writes to a tensor. Those of inference_mode do not count."""
-    return x.data_ptr(), 0 if x.is_inference() else x._version
+def _middle(x: Tensor) -> Any:
+    """Return the bits of an element as an object of ctypes; None of no elements, and where the host does not see it."""
+    kind = _BITS.get(x.element_size())
+    if kind is None or x.numel() == 0 or not is_on_host(x):
+        return None
+    at = sum(n // 2 * step for n, step in zip(x.shape, x.stride()))
+    return kind.from_address(x.data_ptr() + at * x.element_size())
 
 
 def _laid_out(y: Tensor, like: Any) -> Tensor:

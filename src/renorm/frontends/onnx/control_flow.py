@@ -120,9 +120,15 @@ def _loop(
         going = condition is None or _known(reader, after, f"the condition {after.name!r} of Loop")
         condition = None if condition is None else after
         number += 1
-    if not found and scanned:
-        raise UnsupportedOp("Loop makes no rounds, and its results are of their number")
-    return [*carried, *(_stacked(one, 0) for one in zip(*found))]
+    if found or not scanned:
+        return [*carried, *(_stacked(one, 0) for one in zip(*found))]
+    going = reader.graph.constant(np.asarray(True), f"{name}.true") if condition is None else condition
+    given = [reader.graph.constant(np.asarray(0, np.int64), f"{name}.round0"), going, *carried]
+    made = yield from _round(reader, body, given, held, 0, name)  # which tells the types of what no round gives
+    if None in made:
+        return [None] * len(proto.output)
+    empty = (ops.slice(_stacked([one], 0), [0], [0], [0]) for one in _whole(made[1 + count :], "Loop"))
+    return [*carried, *empty]
 
 
 def _scan(

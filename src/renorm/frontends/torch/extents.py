@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from functools import reduce
 from math import inf
 from operator import add, floordiv, mod, mul
@@ -25,6 +26,20 @@ class Extents:
     def __init__(self, ranges: Mapping[Any, Any]):
         known = {str(s): r for s, r in ranges.items() if not free_symbol_is_type(s, SymT.UNBACKED_INT)}
         self._symbols = {s: Sym(Symbol(s, _least(r), _most(r))) for s, r in known.items()}
+        self._own = dict[Any, Sym]()  # expressions, and the symbols that stand for them
+
+    def of_inputs(self, shapes: Iterable[Iterable[Any]]) -> Extents:
+        """Return extents for what reads tensors of these shapes and nothing else. Of (1 + s)//2 alone nobody can tell
+        what s is: a symbol stands for what no extent of its own decides."""
+        given = [d.node.expr for shape in shapes for d in shape if not isinstance(d, int)]
+        decided = {e for e in given if e.is_Symbol}
+        made = copy(self)
+        made._own = {
+            e: Sym(Symbol(f"e{i}"))
+            for i, e in enumerate(dict.fromkeys(given))
+            if not (e.is_Integer or e.free_symbols <= decided)
+        }
+        return made
 
     def of(self, extent: Any) -> Dim:
         """Return a torch.SymInt, or an int. Raises UnsupportedOp for what data decide."""
@@ -36,6 +51,8 @@ class Extents:
     def _dim(self, e: Any) -> Dim:
         if e.is_Integer:
             return int(e)
+        if e in self._own:
+            return self._own[e]
         kind = type(e).__name__
         if e.is_Symbol and str(e) in self._symbols:
             return self._symbols[str(e)]

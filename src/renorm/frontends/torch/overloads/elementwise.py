@@ -16,10 +16,10 @@ from renorm.graph.ir import Value
 
 _SAME = (
     *("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "exp", "floor", "log"),
-    *("mish", "neg", "reciprocal", "relu", "rsqrt", "selu", "sigmoid", "sign", "sin", "sinh", "sqrt", "tan", "tanh"),
+    *("mish", "neg", "reciprocal", "relu", "rsqrt", "selu", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh"),
 )
 _CALLED = {name: name for name in _SAME} | {
-    "silu": "swish", "hardswish": "hard_swish", "sgn": "sign", "negative": "neg", "absolute": "abs",
+    "silu": "swish", "hardswish": "hard_swish", "negative": "neg", "absolute": "abs",
     "special_erf": "erf", "arctan": "atan", "special_expit": "sigmoid",
 }  # fmt: skip
 _AS_THEY_ARE = (
@@ -31,7 +31,7 @@ _AS_THEY_ARE = (
 def _unary(op: str) -> Any:
     def read(c: Call, x: Value) -> Any:
         wanted = c.cast(x, c.dtype)
-        is_itself = (op in ("ceil", "floor") and not is_float(c.dtype)) or (op in ("sign", "abs") and c.dtype == "bool")
+        is_itself = (op in ("ceil", "floor") and not is_float(c.dtype)) or (op == "abs" and c.dtype == "bool")
         return wanted if is_itself else getattr(ops, op)(wanted)
 
     return read
@@ -222,17 +222,32 @@ def _log_sigmoid_forward(c: Call, x: Value) -> Any:
 
 @reads("hardshrink")
 def _hardshrink(c: Call, x: Value, lambd: float = 0.5) -> Any:
-    return ops.shrink(x, lambd=lambd, bias=0.0)
+    return _shrunk(c, x, x, lambd)
 
 
 @reads("softshrink")
 def _softshrink(c: Call, x: Value, lambd: float = 0.5) -> Any:
-    return ops.shrink(x, lambd=lambd, bias=lambd)
+    return _shrunk(c, x, ops.sub(x, ops.mul(ops.sign(x), c.number(lambd, x.dtype))), lambd)
+
+
+def _shrunk(c: Call, x: Value, beyond: Value, lambd: float) -> Value:
+    """Return 0 where x lies between both thresholds, which NaN does not: it stays."""
+    return ops.where(ops.less_or_equal(ops.abs(x), c.number(lambd, x.dtype)), c.number(0, x.dtype), beyond)
+
+
+@reads("sign", "sgn")
+def _sign(c: Call, x: Value) -> Any:
+    """0 of NaN, where ONNX keeps it."""
+    zero, of = c.number(0, x.dtype), ops.cast
+    if not is_float(x.dtype):
+        return x if x.dtype == "bool" else ops.sign(x)
+    return ops.sub(of(ops.greater(x, zero), to=x.dtype), of(ops.less(x, zero), to=x.dtype))
 
 
 @reads("threshold")
 def _threshold(c: Call, x: Value, threshold: float, value: float) -> Any:
-    return ops.where(ops.greater(x, c.number(threshold, x.dtype)), x, c.number(value, x.dtype))
+    is_below = ops.less_or_equal(x, c.number(threshold, x.dtype))  # false of NaN, which stays
+    return ops.where(is_below, c.number(value, x.dtype), x)
 
 
 @reads("glu")

@@ -223,13 +223,13 @@ def _padded(c: Call, x: Value, pad: Sequence[Dim], mode: str, value: Number) -> 
 
 
 @reads("tril")
-def _tril(c: Call, x: Value, diagonal: int = 0) -> Any:
-    return ops.trilu(x, np.array(diagonal), upper=False)
+def _tril(c: Call, x: Value, diagonal: Dim = 0) -> Any:
+    return ops.trilu(x, c.integers([diagonal]), upper=False)
 
 
 @reads("triu")
-def _triu(c: Call, x: Value, diagonal: int = 0) -> Any:
-    return ops.trilu(x, np.array(diagonal), upper=True)
+def _triu(c: Call, x: Value, diagonal: Dim = 0) -> Any:
+    return ops.trilu(x, c.integers([diagonal]), upper=True)
 
 
 @reads("diagonal", "diagonal_copy", "diag")

@@ -30,7 +30,8 @@ def _parameters(c: Call, channels: Dim, dtype: str, scale: Given, bias: Given) -
 @reads("_native_batch_norm_legit_no_training")
 def _frozen(c: Call, x: Value, scale: Given, bias: Given, mean: Value, var: Value, momentum: float, eps: float) -> Any:
     own = scale.dtype if scale is not None else bias.dtype if bias is not None else mean.dtype
-    return [ops.batch_norm(x, *_parameters(c, x.shape[1], own, scale, bias), mean, var, epsilon=eps), None, None]
+    y = ops.batch_norm(x, *_parameters(c, x.shape[1], own, scale, bias), mean, var, epsilon=eps)
+    return [y, c.ones(0, own), c.ones(0, own)]  # no statistics of x
 
 
 @reads("batch_norm")
