@@ -48,7 +48,7 @@ def test_gathers(table: str, index: str, gather: str) -> None:
     given = {i.name: given[i.name] for i in session.get_inputs()}
     (expected,) = onnx_runtime.run(session, given)
     for level in (1, 3):
-        np.testing.assert_array_equal(renorm.compile(source, opt_level=level).run(**given)[0], expected)
+        np.testing.assert_array_equal(renorm.compile(source, opt_level=level).run(*given.values())[0], expected)
 
 
 def test_what_is_not_proved_is_not_fused() -> None:
@@ -57,6 +57,6 @@ def test_what_is_not_proved_is_not_fused() -> None:
         { k = Pad<mode = "reflect">(x, p) a = Abs(i) r = Mod(a, n) g = Gather<axis = 0>(k, r) y = Neg(g) }""")
     given = {"x": np.random.default_rng(1).random((40, 6), np.float32), "i": np.array([7, -81, 39, 0])}
     m = renorm.compile(source)
-    np.testing.assert_array_equal(m.run(**given)[0], onnx_runtime.run(onnx_runtime.session(source), given)[0])
+    np.testing.assert_array_equal(m.run(*given.values())[0], onnx_runtime.run(onnx_runtime.session(source), given)[0])
     assert [rule for rule, *_ in m.report.refusals] == ["Fuse"]
     assert "1 problem in its loops" in m.report.refusals[0][2]

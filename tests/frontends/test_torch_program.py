@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -138,6 +139,39 @@ def test_buffers_that_are_updated_are_state() -> None:
         np.testing.assert_allclose(m.state[name], buffer, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+class Cached(nn.Module):
+    """One token of a decoder, whose keys and values lie in buffers of all positions."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(12, 36)
+        for name in ("keys", "values"):
+            self.register_buffer(name, torch.zeros(1, 3, 8, 4))
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        q, k, v = (t.view(1, 1, 3, 4).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        self.keys[:, :, at] = k
+        self.values.index_copy_(2, at, v)
+        mask = (torch.arange(8) <= at)[None]
+        return F.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=mask).transpose(1, 2).flatten(2)
+
+
+def test_a_cache_of_all_positions_is_state() -> None:
+    module = Cached().eval()
+    eager = copy.deepcopy(module)
+    m = renorm.compile(module, args=(torch.randn(1, 1, 12), torch.tensor([0])))
+    for step in range(5):
+        x, at = torch.randn(1, 1, 12), torch.tensor([step])
+        with torch.no_grad():
+            wanted = eager(x, at)
+        np.testing.assert_allclose(m.run(x, at)[0], wanted.numpy(), rtol=0, atol=1e-5)
+    for name, held in eager.named_buffers():
+        np.testing.assert_allclose(m.state[name], held.numpy(), rtol=0, atol=1e-6)
+
+
 def test_running_statistics_that_nothing_counts_are_state() -> None:
     """The schema of batch_norm does not say that it writes to them."""
 
@@ -246,6 +280,15 @@ def test_known_ranges_are_those_of_the_program() -> None:
 ODD: list[Callable[..., Any]] = [  # of NaN, which some keep and some do not
     torch.sign, torch.sgn, F.hardshrink, F.softshrink, lambda x: F.threshold(x, 0.1, 2.0), F.relu6, F.hardtanh
 ]  # fmt: skip
+ALL = slice(None)
+
+
+def stored(x: torch.Tensor, places: Any, values: torch.Tensor) -> torch.Tensor:
+    made = x.clone()
+    made[places] = values
+    return made
+
+
 CALLS: list[tuple[Callable[..., Any], list[Sequence[int]]]] = [
     (lambda x: F.adaptive_avg_pool2d(x, (3, 2)), [(2, 3, 7, 5)]),
     (lambda x: F.adaptive_max_pool2d(x, (3, 2)), [(2, 3, 7, 5)]),
@@ -267,6 +310,16 @@ CALLS: list[tuple[Callable[..., Any], list[Sequence[int]]]] = [
     (lambda x: torch.einsum("bij,bkj->bik", x, x), [(2, 4, 5)]),
     (lambda x: F.instance_norm(x[None], weight=torch.arange(4.0), bias=torch.ones(4))[0], [(4, 16)]),
     *((lambda x, f=f: f(torch.where(x > 1, torch.nan, x)), [(3, 40)]) for f in ODD),
+    (lambda x, t: F.grid_sample(x, F.affine_grid(t, x.shape, False), align_corners=False), [(2, 3, 7, 5), (2, 2, 3)]),
+    (
+        lambda x, t: F.grid_sample(x, F.affine_grid(t, [2, 3, 4, 6], True), "nearest", "border", True),
+        [(2, 3, 7, 5), (2, 2, 3)],
+    ),
+    (lambda x: stored(x, (ALL, torch.tensor([2, 0, -1])), torch.ones(3, 1)), [(2, 4, 5)]),
+    (lambda x: x.index_put((torch.tensor([[1], [0]]), torch.tensor([2, -1])), x[0, 1], accumulate=True), [(2, 4, 2)]),
+    (lambda x: stored(x, (ALL, torch.tensor([1, 0]), torch.tensor([2, 3])), torch.ones(2)), [(2, 4, 5)]),
+    (lambda x: stored(x, (torch.tensor([1, 0]), ALL, torch.tensor([2, 3])), torch.ones(2, 4)), [(2, 4, 5)]),
+    (lambda x: x.scatter_reduce(1, (x > 0).long(), x, "mean", include_self=False), [(3, 5)]),
     (lambda x: x.topk(2, -1)[0] + x.sort(-1)[0][..., :2], [(2, 4, 5)]),
 ]
 

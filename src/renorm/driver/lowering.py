@@ -229,7 +229,7 @@ def _program(group: Group, writes: Sequence[Value], target: Target, sizes: exten
             number = const(value.data.reshape(-1)[0].item(), value.dtype)
             tensors[value] = te.compute(shape, lambda *i, number=number: number, name=name, tag="elemwise")
         elif extents.is_extents(value):  # nothing in memory holds them
-            held = elements(_static_array(node, name, value, sizes).reshape(-1), value.dtype, name)
+            held = elements(list(_static_array(node, name, value, sizes).flat), value.dtype, name)
             tensors[value] = topi.reshape(held, shape)
         elif form:
             parameter = Parameter(value, form)

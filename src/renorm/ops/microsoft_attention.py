@@ -57,6 +57,11 @@ class _Heads(Composite):
             ends = starts = None
             if isinstance(batch, int) and padding.shape[0] == 2 * batch and batch:
                 ends, starts = apply("split", padding, axis=0, num_outputs=2)
+            elif not isinstance(batch, int) and isinstance(n := padding.shape[0], int) and n % 2 == 0:
+                raise OperandError(
+                    f"a mask {padding.type} is for a batch of {n}, or for one of {n // 2}: {batch} is not known",
+                    do="give the shapes of the inputs (shapes=)",
+                )
             elif not isinstance(batch, int) or padding.shape[0] in (batch, 1):
                 ends = padding
             if ends is None:

@@ -58,7 +58,7 @@ def _written(module: Module) -> bytes:
         return path.read_bytes()
 
 
-def _read(data: bytes) -> Module:
+def _read(data: bytes) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "module"
         path.write_bytes(data)

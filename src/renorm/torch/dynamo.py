@@ -33,8 +33,8 @@ def backend(graph: fx.GraphModule, example_inputs: Sequence[Any], **options: Any
 
     def inference(calls: fx.GraphModule, given: Sequence[Any]) -> Callable[..., Any]:
         is_all = len(kept) == sum(n.op == "placeholder" for n in calls.graph.nodes)
+        total = len(calls_of(calls))  # which cutting takes out of the graph
         made, parts = cut(calls, kept if is_all else [None] * len(given), chosen)
-        total = len(calls_of(calls))
         LOG.info("%d of %d calls in %d parts", total - len(calls_of(made)), total, len(parts))
         return _boxed(made)
 

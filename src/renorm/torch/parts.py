@@ -228,9 +228,9 @@ class Part(torch.nn.Module):
             return self._leave(error)(*given)
 
     def _versions(self, given: Sequence[Any]) -> list[_Version | None]:
-        return [None if k is None else self._version(i, x) for i, (x, k) in enumerate(zip(given, self._kept))]
+        return [None if k is None else self._written(i, x) for i, (x, k) in enumerate(zip(given, self._kept))]
 
-    def _version(self, i: int, x: Tensor) -> _Version:
+    def _written(self, i: int, x: Tensor) -> _Version:
         """Return what changes when somebody writes to a tensor: no count does for those of inference_mode, and for what
         goes through x.data; the bits of an element in its middle may."""
         place, probe = x.data_ptr(), self._probes[i]

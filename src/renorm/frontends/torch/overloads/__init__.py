@@ -12,6 +12,7 @@ from renorm.frontends.torch.overloads import (
     recurrent,
     reducing,
     resizing,
+    storing,
     windows,
 )
 from renorm.frontends.torch.overloads.table import TABLE
@@ -29,5 +30,6 @@ __all__ = [
     "recurrent",
     "reducing",
     "resizing",
+    "storing",
     "windows",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 from renorm import ops
 from renorm.core.dtypes import is_float
 from renorm.core.errors import UnsupportedOp
-from renorm.frontends.torch.call import Call, Operand
+from renorm.frontends.torch.call import Call, Given, Operand
 from renorm.frontends.torch.overloads.table import reads
 from renorm.graph.ir import Value
 
@@ -117,3 +117,35 @@ def _where(c: Call, condition: Value, a: Operand, b: Operand) -> Any:
 @reads("masked_fill.Scalar", "masked_fill.Tensor")
 def _masked_fill(c: Call, x: Value, mask: Value, value: Operand) -> Any:
     return ops.where(truth(c, mask), c.operand(value, x.dtype), x)
+
+
+@reads("bucketize.Tensor", "bucketize.Scalar")
+def _bucketize(c: Call, x: Operand, boundaries: Value, *, out_int32: bool = False, right: bool = False) -> Any:
+    return _places(c, boundaries, x, right)
+
+
+@reads("searchsorted.Tensor", "searchsorted.Scalar")
+def _searchsorted(
+    c: Call,
+    boundaries: Value,
+    x: Operand,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Given = None,
+) -> Any:
+    if sorter is not None:
+        raise UnsupportedOp("numbers are searched for in another order (sorter)")
+    return _places(c, boundaries, x, side == "right" if side else right)
+
+
+def _places(c: Call, boundaries: Value, x: Operand, right: bool) -> Value:
+    """Return how many sorted boundaries are below each number, or equal to it (right); NaN is above all."""
+    a, b = c.promoted(boundaries, x)
+    if a.rank != 1 and a.shape[:-1] != b.shape[:-1]:
+        raise UnsupportedOp(f"numbers {b.type} are searched for in {a.type}")
+    each = ops.unsqueeze(b, axes=(b.rank,))
+    held = a if a.rank == 1 else ops.unsqueeze(a, axes=(a.rank - 1,))
+    is_above = ops.greater(held, each) if right else ops.greater_or_equal(held, each)
+    return ops.reduce_sum(c.cast(ops.logical_not(is_above), c.dtype), axes=(b.rank,), keepdims=False)

@@ -425,3 +425,19 @@ def _atan2(c: Call, a: Value, b: Value) -> Any:
     slope = ops.where(ops.logical_and(ops.equal(x, zero), ops.equal(y, zero)), zero, ops.div(y, x))
     turned = ops.where(ops.less(y, zero), ops.neg(pi), pi)
     return ops.add(ops.atan(slope), ops.where(ops.less(x, zero), turned, zero))
+
+
+@reads("logaddexp")
+def _log_add_exp(c: Call, a: Value, b: Value) -> Any:
+    """max + log1p(exp(-distance)); of equal infinities that one."""
+    x, y = c.cast(a, c.dtype), c.cast(b, c.dtype)
+    more = _log1p(c, ops.exp(ops.neg(ops.abs(ops.sub(x, y)))))
+    return ops.where(ops.logical_and(ops.isinf(x), ops.equal(x, y)), x, ops.add(ops.max([x, y]), more))
+
+
+@reads("sinc", "special_sinc")
+def _sinc(c: Call, x: Value) -> Any:
+    turned = ops.mul(c.cast(x, c.dtype), c.number(math.pi, c.dtype))
+    zero, one = c.number(0.0, c.dtype), c.number(1.0, c.dtype)
+    is_zero = ops.equal(turned, zero)
+    return ops.where(is_zero, one, ops.div(ops.sin(turned), ops.where(is_zero, one, turned)))

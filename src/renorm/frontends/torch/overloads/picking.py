@@ -1,4 +1,4 @@
-"""Overloads that read elements at computed places, sort them, or store at such places."""
+"""Overloads that read elements at computed places, or sort them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from renorm import ops
 from renorm.core.dims import Dim
 from renorm.core.errors import UnsupportedOp
 from renorm.core.shapes import normalize_axis
-from renorm.frontends.torch.call import Call, Given, Operand
+from renorm.frontends.torch.call import Call, Given
 from renorm.frontends.torch.overloads.table import reads
 from renorm.graph.ir import Value
 
@@ -114,14 +114,3 @@ def _argsort(c: Call, x: Value, dim: int = -1, descending: bool = False) -> Any:
 @reads("argsort.stable")
 def _argsort_stable(c: Call, x: Value, *, stable: bool, dim: int = -1, descending: bool = False) -> Any:
     return _in_order(c, x, dim, descending)[1]
-
-
-@reads("index_put", "_unsafe_index_put")
-def _index_put(c: Call, x: Value, indices: Sequence[Given], values: Operand, accumulate: bool = False) -> Any:
-    """Store a number where a mask of truth values says."""
-    mask, is_number = indices[0], isinstance(values, Value) and values.shape in ((), (1,))
-    if len(indices) == 1 and mask is not None and mask.dtype == "bool" and isinstance(values, Value) and is_number:
-        kept = c.reshaped(mask, (*mask.shape, *[1] * (x.rank - mask.rank)))
-        number = c.reshaped(c.cast(values, x.dtype), ())
-        return ops.where(kept, ops.add(x, number) if accumulate else number, x)
-    raise UnsupportedOp("elements are stored where indices say, for which renorm has no kernels")

@@ -1,4 +1,4 @@
-"""Overloads that resize images."""
+"""Overloads that resize images, or read them at positions of a grid."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from renorm import ops
-from renorm.core.dims import Dim
+from renorm.core.dims import Dim, is_static, static
+from renorm.core.dtypes import numpy_dtype
 from renorm.core.errors import UnsupportedOp
 from renorm.frontends.torch.call import Call
 from renorm.frontends.torch.overloads.table import reads
@@ -84,3 +85,29 @@ for _name, _mode, _is_aligned, _how in (
 ):
     reads(f"{_name}.vec")(_vector(_mode, _is_aligned, **_how))
     reads(f"{_name}.default")(_plain(_mode, _is_aligned, **_how))
+
+
+_MODES, _OUTSIDE = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")  # by PyTorch's numbers
+
+
+@reads("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
+def _grid_sampler(
+    c: Call, x: Value, grid: Value, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Any:
+    how = {"mode": _MODES[interpolation_mode], "padding_mode": _OUTSIDE[padding_mode]}
+    return ops.grid_sample(x, grid, align_corners=align_corners, **how)
+
+
+@reads("affine_grid_generator")
+def _affine_grid(c: Call, theta: Value, size: Sequence[Dim], align_corners: bool) -> Any:
+    """Each position of an image, as grid_sampler counts, times a matrix for each image."""
+    if not is_static(size[2:]):
+        raise UnsupportedOp("a grid of positions has open extents")
+    spatial = static(size[2:])
+    steps = [np.linspace(-1, 1, n) if n > 1 else np.zeros(1) for n in spatial]
+    steps = steps if align_corners else [s * (n - 1) / n for s, n in zip(steps, spatial)]
+    places = np.meshgrid(*steps, indexing="ij")[::-1]  # the last axis first
+    held = np.stack([*places, np.ones_like(places[0])], axis=-1).reshape(-1, len(spatial) + 1)
+    given = c.graph.constant(held.astype(numpy_dtype(theta.dtype)), "positions")
+    made = ops.matmul(given, ops.transpose(theta, perm=(0, 2, 1)))
+    return c.reshaped(made, (size[0], *spatial, len(spatial)))

@@ -1,0 +1,163 @@
+"""Overloads that store at computed places: elements along an axis, slices, or where several axes say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from renorm import ops
+from renorm.core.dims import Dim
+from renorm.core.dtypes import is_float, numpy_dtype
+from renorm.core.errors import UnsupportedOp
+from renorm.core.shapes import normalize_axis
+from renorm.frontends.torch.call import Call, Given, Number, Operand
+from renorm.frontends.torch.overloads.table import reads
+from renorm.graph.ir import Value
+
+_REDUCTIONS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
+
+
+@reads("scatter.src")
+def _scatter(c: Call, x: Value, dim: int, index: Value, src: Value) -> Any:
+    return _stored(c, x, dim, index, src)
+
+
+@reads("scatter.value")
+def _scatter_number(c: Call, x: Value, dim: int, index: Value, value: Number) -> Any:
+    return _stored(c, x, dim, index, c.filled(value, x.dtype, index.shape))
+
+
+@reads("scatter.reduce")
+def _scatter_combined(c: Call, x: Value, dim: int, index: Value, src: Value, *, reduce: str) -> Any:
+    return _stored(c, x, dim, index, src, _REDUCTIONS[reduce])
+
+
+@reads("scatter.value_reduce")
+def _scatter_number_combined(c: Call, x: Value, dim: int, index: Value, value: Number, *, reduce: str) -> Any:
+    return _stored(c, x, dim, index, c.filled(value, x.dtype, index.shape), _REDUCTIONS[reduce])
+
+
+@reads("scatter_add")
+def _scatter_add(c: Call, x: Value, dim: int, index: Value, src: Value) -> Any:
+    return _stored(c, x, dim, index, src, "add")
+
+
+@reads("scatter_reduce.two")
+def _scatter_reduce(
+    c: Call, x: Value, dim: int, index: Value, src: Value, reduce: str, *, include_self: bool = True
+) -> Any:
+    if reduce == "mean" and not is_float(x.dtype):
+        raise UnsupportedOp("a mean of whole numbers is rounded as it is added up")
+    kind = "add" if reduce == "mean" else _REDUCTIONS[reduce]
+    begun = x if include_self else _stored(c, x, dim, index, c.filled(_neutral(kind, x.dtype), x.dtype, index.shape))
+    found = _stored(c, begun, dim, index, src, kind)
+    if reduce != "mean":
+        return found
+    ones = c.filled(1, x.dtype, index.shape)
+    count = _stored(c, c.filled(int(include_self), x.dtype, x.shape), dim, index, ones, "add")
+    return ops.div(found, ops.max([count, c.number(1, x.dtype)]))
+
+
+def _neutral(reduction: str, dtype: str) -> Any:
+    """Return the number that a reduction leaves others as they are with."""
+    if reduction in ("add", "mul"):
+        return int(reduction == "mul")
+    if dtype == "bool":
+        return reduction == "min"
+    if is_float(dtype):
+        return math.inf if reduction == "min" else -math.inf
+    limits = np.iinfo(numpy_dtype(dtype))
+    return limits.max if reduction == "min" else limits.min
+
+
+def _stored(c: Call, x: Value, dim: int, index: Value, src: Value, reduction: str = "none") -> Value:
+    """Return x with elements of src in the places that indices along an axis say; src may be longer than the indices
+    along others."""
+    shape, index = x.shape, c.cast(index, "int64")
+    if 0 in index.shape:
+        return x
+    if x.rank == 0:
+        x, index, src = c.reshaped(x, (1,)), c.reshaped(index, (1,)), c.reshaped(src, (1,))
+    index, src = (c.reshaped(v, (1,)) if v.rank == 0 else v for v in (index, src))
+    for a, (n, most) in enumerate(zip(index.shape, src.shape, strict=True)):
+        src = src if n == most else c.sliced(src, a, 0, n)
+    held = "int64" if x.dtype == "bool" and reduction != "none" else x.dtype
+    made = ops.scatter_elements(
+        c.cast(x, held), index, c.cast(src, held), axis=normalize_axis(dim, x.rank), reduction=reduction
+    )
+    return c.reshaped(c.cast(made, x.dtype), shape)
+
+
+@reads("index_add")
+def _index_add(c: Call, x: Value, dim: int, index: Value, source: Value, *, alpha: Number = 1) -> Any:
+    if x.dtype == "bool":
+        return _along(c, x, dim, index, source, "add") if alpha else x
+    scaled = source if alpha == 1 else ops.mul(source, c.number(alpha, x.dtype))
+    return _along(c, x, dim, index, scaled, "add")
+
+
+@reads("index_copy")
+def _index_copy(c: Call, x: Value, dim: int, index: Value, source: Value) -> Any:
+    return _along(c, x, dim, index, source)
+
+
+@reads("index_fill.int_Scalar", "index_fill.int_Tensor")
+def _index_fill(c: Call, x: Value, dim: int, index: Value, value: Operand) -> Any:
+    axis = normalize_axis(dim, max(x.rank, 1))
+    count = index.shape[0] if index.rank else 1
+    shape = tuple(count if a == axis else n for a, n in enumerate(x.shape or (1,)))
+    number = c.operand(value, x.dtype)
+    return _along(c, x, dim, index, ops.expand(c.reshaped(number, ()), c.integers(shape)))
+
+
+def _along(c: Call, x: Value, dim: int, index: Value, source: Value, reduction: str = "none") -> Value:
+    """Return x with slices of source along an axis in the places that a vector of indices says."""
+    source = c.reshaped(source, (1,)) if source.rank == 0 else source
+    axis = normalize_axis(dim, source.rank)
+    beside: list[Dim] = [1] * source.rank
+    beside[axis] = source.shape[axis]
+    return _stored(c, x, dim, c.expanded(c.reshaped(index, tuple(beside)), source.shape), source, reduction)
+
+
+@reads("index_put", "_unsafe_index_put")
+def _index_put(c: Call, x: Value, indices: Sequence[Given], values: Operand, accumulate: bool = False) -> Any:
+    """Store where truth values say, or indices of one axis, or of several, which broadcast (as index.Tensor reads)."""
+    mask = indices[0]
+    if len(indices) == 1 and mask is not None and mask.dtype == "bool":
+        return _masked(c, x, mask, values, accumulate)
+    given = [(a, c.cast(i, "int64")) for a, i in enumerate(indices) if i is not None]
+    if any(i is not None and i.dtype in ("bool", "uint8") for i in indices):
+        raise UnsupportedOp("elements are stored where several truth values say, whose number data decide")
+    stored, reduction = c.operand(values, x.dtype), "add" if accumulate else "none"
+    if accumulate and x.dtype == "bool":
+        raise UnsupportedOp("truth values are added where indices say")
+    axes, spread = [a for a, _ in given], c.spread([i for _, i in given])
+    shape, count = spread[0].shape, spread[0].rank
+    if len(axes) == 1:
+        (axis,), index = axes, c.reshaped(spread[0], (-1,)) if count != 1 else spread[0]
+        whole = c.expanded(stored, (*x.shape[:axis], *shape, *x.shape[axis + 1 :]))
+        length = index.shape[0]
+        return _along(c, x, axis, index, c.reshaped(whole, (*x.shape[:axis], length, *x.shape[axis + 1 :])), reduction)
+    others = [a for a in range(x.rank) if a not in axes]
+    before = axes[0] if axes == list(range(axes[0], axes[0] + len(axes))) else 0
+    rest = [x.shape[a] for a in others]
+    whole = c.expanded(stored, (*rest[:before], *shape, *rest[before:]))
+    if before and count:
+        front, behind = range(before, before + count), range(before + count, whole.rank)
+        whole = ops.transpose(whole, perm=(*front, *range(before), *behind))
+    perm = (*axes, *others)
+    moved = ops.transpose(x, perm=perm) if perm != tuple(range(x.rank)) else x
+    places = ops.concat([ops.unsqueeze(i, axes=(count,)) for i in spread], axis=count)
+    made = ops.scatter_nd(moved, places, whole, reduction=reduction)
+    return ops.transpose(made, perm=tuple(int(p) for p in np.argsort(perm))) if moved is not x else made
+
+
+def _masked(c: Call, x: Value, mask: Value, values: Operand, accumulate: bool) -> Value:
+    if not isinstance(values, Value) or values.shape not in ((), (1,)):
+        raise UnsupportedOp("elements are stored where truth values say, whose number data decide")
+    kept = c.reshaped(mask, (*mask.shape, *[1] * (x.rank - mask.rank)))
+    number = c.reshaped(c.cast(values, x.dtype), ())
+    return ops.where(kept, ops.add(x, number) if accumulate else number, x)
