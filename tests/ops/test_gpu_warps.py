@@ -21,6 +21,7 @@ from renorm.core.target import parse
 from renorm.graph.ir import Graph
 from renorm.ops.schedules import gpu_few, gpu_products, gpu_stages
 from renorm.ops.schedules.gpu_tiles import WarpTile
+from renorm.passes import mixed_precision
 from renorm.passes.pipeline import optimize
 from renorm.tir import interpret
 
@@ -161,9 +162,9 @@ def test_a_network_in_fewer_digits(precision: str, most: float) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize(("precision", "dtype"), [("bfloat16", "float32"), ("tf32", "float32"), ("fast", "float16")])
-def test_weights_lie_as_tensor_cores_take_them(precision: str, dtype: str) -> None:
-    """Terms side by side, 16 bytes of which a thread copies at once: of matrices and of windows, where results are no
-    whole tiles."""
+def test_weights_lie_as_tensor_cores_take_them(precision: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Terms side by side: of matrices and of windows, where results are no whole tiles."""
+    monkeypatch.setattr(mixed_precision, "SMALL", 1)
     host_device.register()
     rng = np.random.default_rng(5)
 
@@ -185,9 +186,7 @@ def test_weights_lie_as_tensor_cores_take_them(precision: str, dtype: str) -> No
     expected = renorm.compile(g, target="llvm", opt_level=0).run(given)[0].astype(np.float64)
     found = m.run(given)[0].astype(np.float64)
     assert np.abs(found - expected).max() <= 2e-2 * np.abs(expected).max()
-    for name in m.report.kernels[1:]:
-        source = m.kernel(name.name).source
-        assert "renorm_mma" not in source or "(const int4*)" in source
+    assert sum("renorm_mma" in m.kernel(k.name).source for k in m.report.kernels) >= 3
 
 
 @pytest.mark.parametrize(

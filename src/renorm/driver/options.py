@@ -59,9 +59,6 @@ def options_of(
         raise InvalidInput(f"opt_level is {opt_level!r}", ["known: 0, 1, 2, 3"])
     if precision not in PRECISIONS:
         raise InvalidInput(f"precision is {precision!r}", [f"known: {', '.join(map(repr, PRECISIONS))}"])
-    names = [keep] if isinstance(keep, str) else keep
-    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
-        raise InvalidInput(f"keep is {keep!r}", ["expected names of ops or nodes"])
     if not isinstance(limits, Limits):
         raise InvalidInput(f"limits is {limits!r}", ["expected renorm.Limits(...)"])
     chosen = targets.find(target)
@@ -71,8 +68,10 @@ def options_of(
 
 
 def keep_names(keep: Sequence[str]) -> tuple[str, ...]:
-    """`keep` and what the environment variable RENORM_KEEP adds to it, each once."""
+    """`keep` and what the environment variable RENORM_KEEP adds to it, each once. Raises InvalidInput."""
     given = [keep] if isinstance(keep, str) else keep
+    if not isinstance(given, Iterable) or not all(isinstance(name, str) for name in given):
+        raise InvalidInput(f"keep is {keep!r}", ["expected names of ops or nodes"])
     return tuple(
         dict.fromkeys((*given, *(k.strip() for k in os.environ.get("RENORM_KEEP", "").split(",") if k.strip())))
     )

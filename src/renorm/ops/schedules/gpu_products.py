@@ -65,8 +65,8 @@ def place(s: te.Schedule, main: te.Tensor, product: Contraction, out: te.Tensor,
 
 
 def _copying(product: Contraction, role: str, of_terms: int = 0) -> float:
-    """What it takes to copy an element of a factor to shared memory. of_terms: how many of these are copied as one; 0:
-    rows or columns are."""
+    """Return the cycles that it takes to copy an element of a factor to shared memory. of_terms: how many terms are
+    copied as one; 0: rows or columns are."""
     if product.is_plain(role):
         is_vector = product.run(role) % (of_terms or VECTOR) == 0 and product.runs_along_terms(role) is bool(of_terms)
         return COPY_VECTOR if is_vector else COPY
