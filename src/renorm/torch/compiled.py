@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from renorm.core.dims import APPLIED, linear, substitute
 from renorm.core.errors import InvalidInput
+from renorm.core.files import replacing
 from renorm.runtime.module import Module, load
 from renorm.torch.arrays import tensor_of
 from renorm.torch.gpus import gpu_of
@@ -61,7 +62,8 @@ def _written(module: Module) -> bytes:
 def _read(data: bytes) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "module"
-        path.write_bytes(data)
+        with replacing(path, is_durable=False) as file:
+            file.write(data)
         return load(path)  # what is mapped stays there when the file is gone
 
 
