@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,7 @@ from renorm.graph.ir import Graph, Value
 from renorm.ops.shared.filtering import convolution
 from renorm.ops.shared.tiled import Tiled
 from renorm.ops.winograd_conv import WinogradConv, WinogradConvTranspose
-from renorm.passes import algorithms
-from renorm.passes.algorithms import ChooseAlgorithms
+from renorm.passes.algorithms import WORTH, ChooseAlgorithms, tiles
 from renorm.passes.context import Context
 from renorm.passes.convolution_cost import Convolution
 from renorm.passes.pipeline import optimize
@@ -120,8 +120,8 @@ def constants(g: Graph) -> int:
     return sum(v.data.nbytes for v in g.constants.values() if v.data is not None)
 
 
-@pytest.mark.parametrize("growth", [0.0, 0.1, 0.25, 1.0, 10.0])
-def test_weights_grow_no_further_than_allowed(growth: float) -> None:
+def of_four_sizes() -> Graph:
+    """Images become smaller, weights larger."""
     g = Graph()
     y = g.input("x", "float32", (1, 32, 64, 64))
     for i, (k, extent) in enumerate([(32, 64), (64, 32), (128, 16), (256, 8)]):
@@ -129,36 +129,45 @@ def test_weights_grow_no_further_than_allowed(growth: float) -> None:
         if extent > 8:
             y = ops.max_pool(y, kernel_shape=(2, 2), strides=(2, 2))
     g.outputs = [y]
-    before = constants(g)
-    ChooseAlgorithms(growth, free=0, beyond=0.0).run(g, Context())
-    grown = {n.name for n in g.nodes if isinstance(n.op, Tiled) and n.inputs[1] is not None and n.inputs[1].rank == 3}
-    assert constants(g) <= before * (1 + growth)
-    if growth == 0:
-        assert not grown
-        assert constants(g) == before
-    if growth == 0.1:  # what saves most for a byte comes first: large images, small weights
-        assert "conv0" in grown
-        assert "conv3" not in grown
+    return g
 
 
-def test_some_bytes_are_free() -> None:
-    g = single(16, 16)
-    ChooseAlgorithms(growth=0.0, free=16 * 16 * 4 * (36 - 9)).run(g, Context())
-    assert [n.inputs[1] is not None and n.inputs[1].shape for n in g.nodes] == [(36, 16, 16)]
-    g = single(16, 16)
-    ChooseAlgorithms(growth=0.0, free=16 * 16 * 4 * (16 - 9) - 1, beyond=0.0).run(g, Context())
-    assert [n.inputs[1] is not None and n.inputs[1].rank for n in g.nodes] == [4]
+def grown(g: Graph, worth: float) -> set[str]:
+    """Return the convolutions whose weights are transformed before, at that price of memory."""
+    ChooseAlgorithms(worth).run(g, Context())
+    return {n.name for n in g.nodes if isinstance(n.op, Tiled) and n.inputs[1] is not None and n.inputs[1].rank == 3}
 
 
-@pytest.mark.parametrize(("beyond", "worth", "is_grown"), [(0.9, 0.0, False), (1.0, 0.0, True), (1.0, 1.0, False)])
-def test_bytes_beyond_the_bound_have_to_save_much(
-    monkeypatch: pytest.MonkeyPatch, beyond: float, worth: float, is_grown: bool
-) -> None:
-    """Two times the bound are what the largest tile adds."""
-    monkeypatch.setattr(algorithms, "WORTH_BEYOND", worth)
-    g, bound = single(16, 16), 16 * 16 * 4 * (36 - 9) // 2
-    ChooseAlgorithms(growth=0.0, free=bound, beyond=beyond).run(g, Context())
-    assert [n.inputs[1] is not None and n.inputs[1].shape == (36, 16, 16) for n in g.nodes] == [is_grown]
+def test_the_dearer_memory_is_the_less_weights_grow() -> None:
+    """What saves most for a byte comes first: large images, small weights."""
+    added, before = [], constants(of_four_sizes())
+    for worth in (0.0, 1.0, 16.0, 64.0, math.inf):
+        larger = grown(g := of_four_sizes(), worth)
+        added.append(constants(g) - before)
+        assert larger == {f"conv{i}" for i in range(len(larger))}
+    assert added == sorted(added, reverse=True)
+    assert added[0] > added[-2] > added[-1] == 0
+
+
+def test_a_byte_weighs_less_beside_data_of_many_images() -> None:
+    """The same memory saves the same share of the time of 16 images, and is a smaller share of what they take."""
+
+    def images(n: int) -> Graph:
+        g = Graph()
+        g.outputs = [conv(g.input("x", "float32", (n, 256, 28, 28)), 256, "conv")]
+        return g
+
+    worth = next(2**-k for k in range(40) if grown(images(16), 2**-k))
+    assert grown(images(1), worth) == set()
+
+
+def test_weights_that_would_be_too_large_are_a_reason() -> None:
+    g = single(16, 16, 28)
+    (why,) = ChooseAlgorithms(math.inf).plan(g, Context()).values()
+    assert isinstance(why, str)
+    assert "too large for what they save" in why
+    (way,) = ChooseAlgorithms(0.0).plan(g, Context()).values()
+    assert not isinstance(way, str)
 
 
 @pytest.mark.parametrize(("extent", "is_joined"), [(28, True), (112, False), (Sym("n", 1, 28), False)])
@@ -188,10 +197,11 @@ def test_planes_stay_planes_beside_statistics_of_them(where: str) -> None:
 
 
 def test_few_tiles_have_their_weights_transformed_in_the_kernel() -> None:
-    """512 channels at 16 by 16: transformed before, weights would be 37 MB, and come from memory."""
+    """512 channels at 16 by 16: transformed before, weights would be 37 MB, and come from memory. AVX2 has half the
+    registers: there the transform takes twice as long."""
     g = single(512, 512, 16)
     before = constants(g)
-    done, _ = optimize(g)
+    done, _ = optimize(g, target=find("llvm -mtriple=x86_64-linux-gnu -mcpu=sapphirerapids"))
     (node,) = (n for n in done.nodes if isinstance(n.op, Tiled))
     assert node.op.values["tile"] == (4, 4)
     assert constants(done) == before
@@ -211,7 +221,7 @@ def test_few_tiles_have_their_weights_transformed_in_the_kernel() -> None:
 def test_tiles_that_are_considered(
     kernel: tuple[int, int], strides: tuple[int, int], transposed: bool, expected: set[tuple[int, int]]
 ) -> None:
-    found = algorithms.tiles(kernel, strides)
+    found = tiles(kernel, strides)
     assert expected <= set(found)
     kind = WinogradConvTranspose if transposed else WinogradConv
     for tile in found:
@@ -278,4 +288,4 @@ def test_long_columns_of_tiles_turn_rows_again_for_each() -> None:
         filters = (convolution(2, 7, 1, 1), convolution(1, 1, 1, 1))
         return one.direct(machine) / min(one.tiled(filters, kernel, machine) for kernel in (False, True))
 
-    assert times(37, 100) < algorithms.WORTH < times(48, 96)
+    assert times(37, 100) < WORTH < times(48, 96)

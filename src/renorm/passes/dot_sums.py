@@ -28,13 +28,14 @@ from renorm.ops.byte_matmul import ByteMatmul
 from renorm.ops.shared.window import Windowed
 from renorm.ops.word_conv import WordConv
 from renorm.ops.word_matmul import WordMatmul
-from renorm.passes.algorithms import ChooseAlgorithms, tiles
+from renorm.passes.algorithms import tiles
 from renorm.passes.integer_products import Sums, centred, steps
 from renorm.passes.quantization import FARTHEST, Array
 
 FILLED = 64  # products of each element, at least, that are worth a copy with more channels, to whole blocks
 SHORTEST = 3  # rows of windows that are worth filling
 DEEPEST = 256  # taps of a channel by itself, whose sums floats hold: 255 * 255 each, up to 2^24
+FEW_BYTES = 8 << 20  # of transformed weights, for which tiles of floats are worth having in place of integers
 
 
 def sums_for(target: Target) -> type[DotSums] | None:
@@ -198,7 +199,7 @@ def _has_tiles(node: Node, w: Value | None) -> bool:
     results, depth, *window = static(w.shape)
     is_dense = {*op.along("strides", 2), *op.along("dilations", 2)} == {1}
     points = prod(n + 1 for n in window)  # of the least tiles
-    return is_dense and bool(tiles(tuple(window), (1, 1))) and 4 * results * depth * points <= ChooseAlgorithms.free
+    return is_dense and bool(tiles(tuple(window), (1, 1))) and 4 * results * depth * points <= FEW_BYTES
 
 
 def _counts(x: Value, zero: Value | None, known: int | None) -> Value:

@@ -21,6 +21,7 @@ from renorm.core import dtypes
 from renorm.core.errors import RenormError, UnsupportedOp, UserCodeError, raised_at
 from renorm.frontends.problems import Problem, together
 from renorm.frontends.torch.call import Call, dtype_name
+from renorm.frontends.torch.decomposed import calls_instead, tensors_of
 from renorm.frontends.torch.extents import Extents
 from renorm.frontends.torch.overloads import TABLE
 from renorm.graph.ir import Graph, Node, Value
@@ -30,10 +31,10 @@ _LINE = re.compile(r'File "([^"]+)", line (\d+)')
 
 class Reader:
     """Reads the calls of a torch.fx.Graph into `graph`. made: what nodes are: Values, lists of them, extents, None.
-    refused: nodes that cannot be read, with the reason each."""
+    refused: nodes that cannot be read, with the reason each. whole: the reader of the call that these make up."""
 
-    def __init__(self, name: str, calls: torch.fx.Graph, extents: Extents):
-        self.graph, self.extents = Graph(name), extents
+    def __init__(self, name: str, calls: torch.fx.Graph, extents: Extents, whole: Reader | None = None):
+        self.graph, self.extents, self._is_whole = whole.graph if whole else Graph(name), extents, whole is None
         self.made = dict[torch.fx.Node, Any]()
         self.problems: list[Problem] = []
         self.refused = dict[torch.fx.Node, str]()
@@ -134,21 +135,51 @@ class Reader:
         return found
 
     def _read(self, node: torch.fx.Node) -> Any:
+        before = len(self.graph.nodes)
+        try:
+            found = self._by_table(node)
+        except RenormError as error:
+            found = self._by_parts(node, error)
+        made = self.graph.nodes[before:]
+        if self._is_whole:
+            self._name(node, made)
+        if isinstance(found, Value) and made and found.producer is made[-1]:
+            self.graph.rename(found, node.name, exact=False)
+        return found
+
+    def _by_table(self, node: torch.fx.Node) -> Any:
         name = overload(node)
         if name not in TABLE:
             raise UnsupportedOp(f"renorm does not read {name}", do="leave it to PyTorch, or write it otherwise")
-        held, before = node.meta.get("val"), len(self.graph.nodes)
+        held = node.meta.get("val")
         results = list(held) if isinstance(held, (list, tuple)) else [held]
         given, named = (_arguments(a, self.made) for a in (node.args, node.kwargs))
         parts: list[Any] = [u.args[1] for u in node.users if overload(u) == "getitem" and u.users]
         found = TABLE[name](Call(self.graph, self.extents, results, frozenset(parts)), *given, **named)
-        made = self.graph.nodes[before:]
-        self._name(node, made)
         for value, result in zip(found if isinstance(found, list) else [found], results):
             self._check(value, result)
-        if isinstance(found, Value) and made and found.producer is made[-1]:
-            self.graph.rename(found, node.name, exact=False)
         return found
+
+    def _by_parts(self, node: torch.fx.Node, refused: RenormError) -> Any:
+        """Return what a call gives that PyTorch itself makes of others, all of which are read. Raises `refused`."""
+        instead = calls_instead(node) if self._is_whole else None
+        if instead is None:
+            raise refused
+        parts = Reader(self.graph.name, instead.graph, self.extents, self)
+        given = iter(tensors_of(node))
+        for n in instead.graph.nodes:
+            if n.op == "placeholder":
+                parts.made[n] = self.made[next(given)]
+            elif n.op == "get_attr":
+                parts.constant(n, n.name, getattr(instead, str(n.target)))
+        for n in parts._nodes:
+            parts._call(n)
+        if parts.refused and overload(node) not in TABLE:
+            lacking = ", ".join(sorted({overload(n) for n in parts.refused}))
+            raise UnsupportedOp(f"{refused.headline}, which PyTorch makes of {lacking}", do=refused.do)
+        if parts.problems:
+            raise refused
+        return _arguments(instead.graph.output_node().args[0], parts.made)
 
     def _name(self, node: torch.fx.Node, made: Sequence[Node]) -> None:
         path = where(node)
