@@ -49,6 +49,7 @@ class Memory:
         self._indices = indices
         self.places: dict[Buffer, Storage] = {}
         self._epochs: dict[Value, int] = {}
+        self._nothing: Value | None = None  # where a zero lies
 
     def forget(self, places: Iterable[Storage]) -> None:
         """Forget what was loaded from these places, which may have been overwritten."""
@@ -277,9 +278,20 @@ class Memory:
             self._f.effect(f"store {merged.typed}, ptr {address.text}, align {place.align}")
             return
         pointer = f"ptr align {place.align} {address.text}"
-        if raw.type.element == "i16":  # LLVM 22 stores 4 bytes for one lane of a vector of i16; of half it stores 2
+        # LLVM 22 stores 4 bytes for one lane that it knows, of i16, and of i8 on AVX-512; of half it stores 2
+        if raw.type.element == "i16":
             raw = self._f.convert("bitcast", raw, "half")
+        elif raw.type.element == "i8" and self._f.is_avx512:
+            mask = self._f.select(self._unforeseen(), mask, constant(mask.type, 0))
         self._f.effect(f"call void @llvm.masked.store.{raw.type.suffix}.p0({raw.typed}, {pointer}, {mask.typed})")
+
+    def _unforeseen(self) -> Value:
+        """Return what is true, and LLVM cannot tell."""
+        if self._nothing is None:
+            self._nothing = self._f.allocate_one(I64)
+        self._f.effect(f"store volatile i64 0, ptr {self._nothing.text}")
+        read = self._f.effect(f"load volatile i64, ptr {self._nothing.text}", I64)
+        return self._f.compare("icmp eq", read, constant(I64, 0))
 
     def _write_past_caches(self, place: Storage, first: Form[Value], raw: Value) -> None:
         """Such a store must be aligned, which parameters need not be: the address decides. An array of NumPy's begins

@@ -177,19 +177,19 @@ class Branch:
 
 
 class Function:
-    """Builds `define result @name(parameters)`. Instructions go to the innermost region's current block. scales:
-    whether there is an instruction for vectors of x * 2**n (AVX-512)."""
+    """Builds `define result @name(parameters)`. Instructions go to the innermost region's current block.
+    is_avx512: whether it uses vectors of 64 bytes."""
 
     def __init__(
         self,
         name: str,
         parameters: list[str],
         attributes: str,
-        scales: bool = False,
+        is_avx512: bool = False,
         result: Type = VOID,
         linkage: str = "",
     ):
-        self.name, self.parameters, self.attributes, self.scales = name, parameters, attributes, scales
+        self.name, self.parameters, self.attributes, self.is_avx512 = name, parameters, attributes, is_avx512
         self.result, self.linkage = result, linkage
         self.entry = Block("entry")
         self.blocks: list[Block] = [self.entry]

@@ -84,7 +84,7 @@ def power_of_two(n: Lanes, like: Lanes) -> Lanes:
 def scale(x: Lanes, n: Lanes, bits: Lanes) -> Lanes:
     """x * 2**n with one rounding, where results may be denormal or overflow; |n| at most twice the exponent range. n,
     bits: as `round_to_integer` gives them."""
-    if x.f.scales and x.type.bits == 32 and x.type.lanes in (4, 8, 16):
+    if x.f.is_avx512 and x.type.bits == 32 and x.type.lanes in (4, 8, 16):
         return Lanes(x.f, x.f.scaled(x.value, n.value))
     half = bits >> 1
     return x * power_of_two(half, x) * power_of_two(bits - half, x)
