@@ -6,6 +6,7 @@ import gc
 import math
 import os
 import signal
+import zlib
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import pytest
 from hypothesis import HealthCheck, settings
 from tests import kept_kernels, random_numbers
-from tests.long_tests import LONG, Measured
+from tests.long_tests import LONG, Measured, function_of, measured, step
 from tests.shared_files import export_zoo
 
 from renorm.codegen import workers
@@ -64,19 +65,28 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     """What was long when it was measured is slow, and so is what is long in sum: by hand where somebody marked it, and
-    of a test with very many parameters all but some, evenly spread. First: what is quick must not depend on the order,
-    which pytest-randomly changes."""
-    long, families = set(LONG.read_text().splitlines()), dict[str, list[pytest.Item]]()
+    of a test with very many parameters all but some, evenly spread. Of those that are long in sum the gate has some,
+    too: functions with the same parameters begin at different ones, so that each op or network is in some of them.
+    First: what is quick must not depend on the order, which pytest-randomly changes."""
+    seconds, families, quick = measured(), dict[str, list[pytest.Item]](), dict[str, list[pytest.Item]]()
     most: Any = config.getoption("cases")
     for item in items:
-        if item.nodeid in long or item.get_closest_marker("exhaustive"):
+        if not item.get_closest_marker("exhaustive"):
+            families.setdefault(function_of(item.nodeid), []).append(item)
+    for function, family in families.items():
+        every = step(function, len(family), seconds.get(function, 0))
+        for i, item in enumerate(family, zlib.crc32(function.encode())):
+            if i % every:
+                item.add_marker("exhaustive")
+    for item in items:
+        if item.nodeid in seconds or item.get_closest_marker("exhaustive"):
             item.add_marker("slow")
         else:
-            families.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for family in families.values():
-        step = -(-len(family) // most)
+            quick.setdefault(function_of(item.nodeid), []).append(item)
+    for family in quick.values():
+        every = -(-len(family) // most)
         for i, item in enumerate(family):
-            if i % step:
+            if i % every:
                 item.add_marker("slow")
     return (yield)
 

@@ -1,12 +1,14 @@
-"""Tests that take long by themselves: found by measuring, left out of the quick tier.
+"""What tests take: found by measuring, and read to leave tests out of the quick tier and out of the gate.
 
-`scripts/test --measure` runs everything, writes their ids to long_tests.txt, and prints the files that take most.
+`scripts/test --measure` runs everything, writes long_tests.txt, and prints the files that take most. Its lines are
+`seconds id`, of processor time: tests that take long by themselves, and parametrized functions that take long in all.
 """
 
 from __future__ import annotations
 
 import resource
 from collections import defaultdict
+from math import ceil, sqrt
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,27 @@ import pytest
 LONG = Path(__file__).with_suffix(".txt")
 MOST = 30  # files that are printed
 LIMIT_S = 0.3  # of processor time, children included: what other work on the machine changes least
+# Of a function with MANY parameters that takes n * SHARE_S, children included, the gate tries one in sqrt(n)
+MANY, SHARE_S = 8, 8.0
+WHOLE = ("tests/docs/",)  # what all is asked of: documentation that runs
+
+
+def measured() -> dict[str, float]:
+    """Return seconds of tests, and of parametrized functions, that are long."""
+    lines = (line.split(" ", 1) for line in LONG.read_text().splitlines())
+    return {test: float(seconds) for seconds, test in lines}
+
+
+def function_of(test: str) -> str:
+    return test.partition("[")[0]
+
+
+def step(function: str, count: int, seconds: float) -> int:
+    """Return of how many parameters the gate tries one, where a function has `count`, which take so long."""
+    if count < MANY or function.startswith(WHOLE):
+        return 1
+    return max(1, ceil(sqrt(seconds / SHARE_S)))
+
 
 _begun = pytest.StashKey[float]()
 
@@ -40,7 +63,13 @@ class Measured:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if not hasattr(session.config, "workerinput"):
-            LONG.write_text("".join(f"{test}\n" for test, s in sorted(self._found.items()) if s > LIMIT_S))
+            functions = defaultdict[str, float](float)
+            for test, seconds in self._found.items():
+                if "[" in test:
+                    functions[function_of(test)] += seconds
+            long = {test: s for test, s in self._found.items() if s > LIMIT_S}
+            long |= {function: s for function, s in functions.items() if s > SHARE_S}
+            LONG.write_text("".join(f"{s:.1f} {test}\n" for test, s in sorted(long.items())))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         files, quick = defaultdict[str, float](float), defaultdict[str, float](float)

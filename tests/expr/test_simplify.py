@@ -238,3 +238,10 @@ def test_quotients_by_open_extents_are_simplified_under_facts() -> None:
     assert str(simplified((at // (h * w) + c) // 16)) == "(c//16)"
     assert same(simplified(at % (h * w)), simplified(at))
     assert str(Simplifier(bounds)(at // (h * w))) == "(((tile*2024) + i)//(h*w))"
+
+
+@pytest.mark.parametrize("op", ["%", "//"])
+def test_a_number_by_an_extent_has_its_type(op: str) -> None:
+    n = OpenVar("n", low=1, high=64)
+    e = Binary(op, const(-5), n)
+    assert value(simplify(e), {n: 7}) == value(e, {n: 7})

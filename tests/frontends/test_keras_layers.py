@@ -216,6 +216,29 @@ CASES: dict[str, Callable[[], Case]] = {
     "time distributed": lambda: ((3, 9, 8, 2), lambda x: L.TimeDistributed(L.Conv2D(4, 3))(x)),
     "time distributed dense": lambda: rows(L.TimeDistributed(L.Dense(4, activation="relu"))),
     # masks
+    "masked product": lambda: (
+        [("int32", (7,)), (7, 6)],
+        lambda a, b: L.Multiply()([L.Embedding(9, 6, mask_zero=True)(a), b]),
+    ),
+    "product of masked": lambda: (
+        [("int32", (7,)), ("int32", (7,))],
+        lambda a, b: L.LSTM(3)(L.Multiply()([L.Embedding(9, 6, mask_zero=True)(x) for x in (a, b)])),
+    ),
+    "sum of masked": lambda: (
+        [("int32", (7,)), ("int32", (7,))],
+        lambda a, b: L.LSTM(3)(L.Add()([L.Embedding(9, 6, mask_zero=True)(x) for x in (a, b)])),
+    ),
+    "masked side by side": lambda: (
+        ("int32", (7,)),
+        lambda x: (lambda e: L.LSTM(3)(L.Concatenate()([e, L.LayerNormalization()(e)])))(
+            L.Embedding(9, 6, mask_zero=True)(x)
+        ),
+    ),
+    # names that are those of ops
+    "called softmax": lambda: vector(L.Dense(3, activation="softmax", name="softmax")),
+    "called relu": lambda: rows(L.Conv1D(5, 3, activation="relu", name="relu")),
+    "called attention": lambda: rows(lambda x: L.MultiHeadAttention(2, 3, name="attention")(x, x)),
+    "moveaxis of one": lambda: rows(lambda x: K.moveaxis(x, 1, -1)),
     "masked lstm": lambda: (("int32", (7,)), lambda x: L.LSTM(5)(L.Embedding(9, 6, mask_zero=True)(x))),
     "masked gru": lambda: (
         ("int32", (7,)),

@@ -81,13 +81,13 @@ def test_what_is_not_read_stays_pytorchs(caplog: pytest.LogCaptureFixture) -> No
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y = torch.relu(self.a(x))
-            return torch.tanh(self.b(torch.cumprod(y, 1))) + y
+            return torch.tanh(self.b(torch.special.i0(y))) + y
 
     module = Odd()
     compiled = torch.compile(module, backend="renorm")
     with caplog.at_level(logging.INFO, "renorm.torch"):
         agree(module, compiled, torch.randn(4, 6))
-    assert "cumprod" in told(caplog)
+    assert "special_i0" in told(caplog)
     assert "in 2 parts" in told(caplog)
 
 

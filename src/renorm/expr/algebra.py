@@ -67,8 +67,8 @@ class ExprAlgebra(Algebra[Expr]):
         name = (op, a.key(), b.key())
         found = self._atoms.get(name)
         if found is None:
-            left = self.expression(a)
-            right = self.expression(b) if b.terms else Const(b.constant, left.dtype)
+            dtype = next(iter(a.terms or b.terms)).dtype
+            left, right = (self.expression(f) if f.terms else Const(f.constant, dtype) for f in (a, b))
             found = self._atoms[name] = self.made(Binary(op, *promote(left, right)))
         return Linear({found: 1})
 

@@ -270,12 +270,12 @@ class Graph:
         self._take_name(value, self.fresh(f"{name}.computed"))
         return self.input(name, value.dtype, value.shape)
 
-    def rename_node(self, node: Node, name: str) -> None:
-        """Gives a node another name, which must be unused; its old one is free again."""
-        if not self._node_names.claim(name):
+    def rename_node(self, node: Node, name: str, *, exact: bool = True) -> None:
+        """Gives a node another name; one in use is an error, or numbered. Its old one is free again."""
+        if exact and not self._node_names.claim(name):
             raise InvalidGraph(f"graph {self.name}: two nodes would be named {name!r}")
         self._node_names.taken.discard(node.name)
-        node.name = name
+        node.name = name if exact else self._node_names.fresh(name)
 
     def input(self, name: str, dtype: str, shape: Iterable[Any]) -> Value:
         """A new input. name: must be unused. shape: integers, Syms, or names of open extents. Raises OperandError."""

@@ -151,7 +151,7 @@ def cut(
             reader.input(node)
         else:
             reader.made[node] = None
-    reader.probe()
+    reader.probe(wanted)
     for node, why in reader.refused.items():
         LOG.log(logging.INFO if wanted(node) else logging.DEBUG, "%s stays PyTorch's: %s", stated(node), why)
     constants = {n.name: x for n, x in zip(inputs, kept) if x is not None}

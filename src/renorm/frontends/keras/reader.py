@@ -295,13 +295,14 @@ class Reader:
         whole = [n for n in own if n.op.is_product or n.op.is_normalization]
         telling = [n for n in own if n.op.name not in _CALLED_SO]
         principal = (whole or telling[-1:] or own[-1:])[0]
+        for n in own:  # a layer may be called as an op in it
+            self.graph.rename_node(n, "", exact=False)
         for n in own:
             wanted = path if n is principal else f"{path}.{n.op.name}"
             self._names[wanted] += 1
             wanted += f"_{self._names[wanted]}" if self._names[wanted] > 1 else ""
-            if n.name != wanted:
-                self.graph.rename_node(n, wanted)
-            n.origin = (wanted,)
+            self.graph.rename_node(n, wanted, exact=False)
+            n.origin = (n.name,)
             self._named.add(n)
 
 

@@ -21,7 +21,7 @@ from renorm.core import dtypes
 from renorm.core.errors import RenormError, UnsupportedOp, UserCodeError, raised_at
 from renorm.frontends.problems import Problem, together
 from renorm.frontends.torch.call import Call, dtype_name
-from renorm.frontends.torch.decomposed import calls_instead, tensors_of
+from renorm.frontends.torch.decomposed import calls_instead, is_made_of_others, tensors_of
 from renorm.frontends.torch.extents import Extents
 from renorm.frontends.torch.overloads import TABLE
 from renorm.graph.ir import Graph, Node, Value
@@ -34,14 +34,16 @@ class Reader:
     refused: nodes that cannot be read, with the reason each. whole: the reader of the call that these make up."""
 
     def __init__(self, name: str, calls: torch.fx.Graph, extents: Extents, whole: Reader | None = None):
-        self.graph, self.extents, self._is_whole = whole.graph if whole else Graph(name), extents, whole is None
+        self.graph, self.extents = whole.graph if whole else Graph(name), extents
+        self._is_whole = self._decomposes = whole is None
         self.made = dict[torch.fx.Node, Any]()
         self.problems: list[Problem] = []
         self.refused = dict[torch.fx.Node, str]()
         self._constants = dict[Any, Value]()  # by where the elements lie
         self._names = Counter[str]()
+        self._lacking = dict[Any, str]()  # of what is decomposed, by what is called
         self._nodes = [n for n in calls.nodes if n.op == "call_function"]
-        self._calls = Counter(where(n) for n in self._nodes if overload(n) in TABLE)  # of each module
+        self._calls = Counter(map(where, filter(_is_readable, self._nodes)))  # of each module
         self._calls[""] = 0  # which has no name
 
     def input(self, node: torch.fx.Node, name: str = "") -> None:
@@ -64,9 +66,11 @@ class Reader:
         except RenormError as error:
             self.problems.append(Problem(error, name, "a parameter"))
 
-    def probe(self) -> None:
-        """Read all calls, to see which can be: what one that cannot would give is an input to those after it."""
+    def probe(self, wanted: Callable[[torch.fx.Node], bool] = lambda node: True) -> None:
+        """Read all calls, to see which can be: what one that cannot would give is an input to those after it. wanted:
+        which are decomposed where they have no reader."""
         for node in self._nodes:
+            self._decomposes = wanted(node)
             self._call(node)
             if node in self.refused:
                 held = node.meta.get("val")
@@ -110,7 +114,7 @@ class Reader:
             self._guarded(node, lambda: self._read(node))
 
     def _guarded(self, node: torch.fx.Node, make: Callable[[], Any]) -> None:
-        if overload(node) in TABLE and any(n not in self.made for n in node.all_input_nodes):
+        if _is_readable(node) and any(n not in self.made for n in node.all_input_nodes):
             return  # what it reads has its problem
         try:
             self.made[node] = make()
@@ -138,7 +142,8 @@ class Reader:
         before = len(self.graph.nodes)
         try:
             found = self._by_table(node)
-        except RenormError as error:
+        except Exception as error:  # of a reader's own, too
+            self.graph.discard(self.graph.nodes[before:])
             found = self._by_parts(node, error)
         made = self.graph.nodes[before:]
         if self._is_whole:
@@ -160,37 +165,40 @@ class Reader:
             self._check(value, result)
         return found
 
-    def _by_parts(self, node: torch.fx.Node, refused: RenormError) -> Any:
+    def _by_parts(self, node: torch.fx.Node, refused: Exception) -> Any:
         """Return what a call gives that PyTorch itself makes of others, all of which are read. Raises `refused`."""
-        instead = calls_instead(node) if self._is_whole else None
-        if instead is None:
+        is_known = overload(node) in TABLE  # in other forms
+        if is_known or node.target not in self._lacking:
+            instead = calls_instead(node) if self._decomposes else None
+            if instead is None:
+                raise refused
+            parts = Reader(self.graph.name, instead.graph, self.extents, self)
+            given = iter(tensors_of(node))
+            for n in instead.graph.nodes:
+                if n.op == "placeholder":
+                    parts.made[n] = self.made[next(given)]
+                elif n.op == "get_attr":
+                    parts.constant(n, n.name, getattr(instead, str(n.target)))
+            for n in parts._nodes:
+                parts._call(n)
+            if not parts.problems:
+                return _arguments(instead.graph.output_node().args[0], parts.made)
+            self._lacking[node.target] = ", ".join(sorted({overload(n) for n in parts.refused}))
+        if is_known or not isinstance(refused, RenormError):
             raise refused
-        parts = Reader(self.graph.name, instead.graph, self.extents, self)
-        given = iter(tensors_of(node))
-        for n in instead.graph.nodes:
-            if n.op == "placeholder":
-                parts.made[n] = self.made[next(given)]
-            elif n.op == "get_attr":
-                parts.constant(n, n.name, getattr(instead, str(n.target)))
-        for n in parts._nodes:
-            parts._call(n)
-        if parts.refused and overload(node) not in TABLE:
-            lacking = ", ".join(sorted({overload(n) for n in parts.refused}))
-            raise UnsupportedOp(f"{refused.headline}, which PyTorch makes of {lacking}", do=refused.do)
-        if parts.problems:
-            raise refused
-        return _arguments(instead.graph.output_node().args[0], parts.made)
+        raise UnsupportedOp(f"{refused.headline}, which PyTorch makes of {self._lacking[node.target]}", do=refused.do)
 
     def _name(self, node: torch.fx.Node, made: Sequence[Node]) -> None:
         path = where(node)
         name = path if self._calls[path] == 1 else f"{path}.{node.name}" if path else node.name
+        for n in made:  # a module may be called as an op in it
+            self.graph.rename_node(n, "", exact=False)
         for n in made:
             wanted = name if n is made[-1] else f"{name}.{n.op.name}"
             self._names[wanted] += 1
             wanted += f"_{self._names[wanted]}" if self._names[wanted] > 1 else ""
-            if n.name != wanted:
-                self.graph.rename_node(n, wanted)
-            n.origin = (wanted,)
+            self.graph.rename_node(n, wanted, exact=False)
+            n.origin = (n.name,)
 
     def _check(self, value: Any, result: Any) -> None:
         """Raise UnsupportedOp where what was made has another type than PyTorch says."""
@@ -220,6 +228,12 @@ def overload(node: torch.fx.Node) -> str:
     if isinstance(target, torch._ops.OpOverload):
         return str(target).removeprefix("aten.")
     return getattr(target, "__name__", str(target))
+
+
+def _is_readable(node: torch.fx.Node) -> bool:
+    """Return whether a call may have a reader, or parts that have."""
+    is_of_tensors = isinstance(node.meta.get("val"), (torch.Tensor, list, tuple))
+    return overload(node) in TABLE or (is_of_tensors and is_made_of_others(node))
 
 
 def _is_only_checked(node: torch.fx.Node) -> bool:

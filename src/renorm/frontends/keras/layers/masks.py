@@ -22,7 +22,7 @@ def merged(graph: Graph, tensors: Sequence[Tensor]) -> Value | None:
     return whole
 
 
-def where_masked(c: Call, x: Value, mask: Value) -> Value:
-    """Return x, [batch, time, ...], with 0 at steps that do not count."""
+def where_masked(c: Call, x: Value, mask: Value, other: int = 0) -> Value:
+    """Return x, [batch, time, ...], with another number at steps that do not count."""
     spread = c.reshaped(mask, (*mask.shape, *[1] * (x.rank - mask.rank)))
-    return ops.where(spread, x, c.scalar(0, x.dtype))
+    return ops.where(spread, x, c.scalar(other, x.dtype))

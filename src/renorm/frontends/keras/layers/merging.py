@@ -11,6 +11,7 @@ from renorm import ops
 from renorm.core import dtypes
 from renorm.core.errors import UnsupportedOp
 from renorm.frontends.keras.call import Call, Made, Tensor
+from renorm.frontends.keras.layers.masks import merged, where_masked
 from renorm.frontends.keras.layers.norms import unit
 from renorm.frontends.keras.layers.table import reads
 from renorm.frontends.orders import aligned
@@ -45,8 +46,24 @@ def _one_by_one(op: Callable[[Value, Value], Value]) -> Any:
 
 
 reads("Add", "Merge", keeps_mask=True)(_one_by_one(ops.add))
-reads("Multiply", keeps_mask=True)(_one_by_one(ops.mul))
 reads("Subtract", keeps_mask=True)(_one_by_one(ops.sub))
+
+
+@reads("Multiply", keeps_mask=True)
+def _multiply(c: Call, inputs: Sequence[Tensor]) -> Made:
+    """Read a product, to which steps that do not count are 1; those that count in no operand become 0."""
+    product = _one_by_one(ops.mul)
+    if all(t.mask is None for t in inputs):
+        return product(c, inputs)
+    counting = [t if t.mask is None else _stored(c, where_masked(c, t.stored(), t.mask, 1)) for t in inputs]
+    y, mask = _stored(c, product(c, counting)), merged(c.graph, inputs)
+    return y.stored() if mask is None else where_masked(c, y.stored(), mask)
+
+
+def _stored(c: Call, made: Made) -> Tensor:
+    t = Tensor(c.graph, c.name)
+    t.make(made)
+    return t
 
 
 def _extreme(op: Callable[[list[Value]], Value]) -> Any:
@@ -73,8 +90,8 @@ def _average(c: Call, inputs: Sequence[Tensor]) -> Made:
 def _concatenate(c: Call, inputs: Sequence[Tensor]) -> Any:
     view = aligned(inputs)
     axis = c.count("axis", -1)
-    y = Tensor(c.graph, c.name)
-    y.make(view.result(view.values[0] if len(inputs) == 1 else ops.concat([*view.values], axis=view.place(axis))))
+    whole = view.values[0] if len(inputs) == 1 else ops.concat([*view.values], axis=view.place(axis))
+    y = _stored(c, view.result(whole))
     rank, masks = view.values[0].rank, [t.mask for t in inputs]
     if any(m is not None for m in masks):
         if axis % rank == rank - 1 and all(m is not None and m is masks[0] for m in masks):

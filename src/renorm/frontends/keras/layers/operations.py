@@ -90,6 +90,18 @@ for _name in (
     computes(_name)(_activation)
 
 
+def _like(number: int) -> Any:
+    def read(c: Call, x: Tensor) -> Made:
+        value = x.stored()
+        return c.expanded(c.scalar(number, c.option("dtype") or value.dtype), value.shape)
+
+    return read
+
+
+computes("ZerosLike")(_like(0))
+computes("OnesLike")(_like(1))
+
+
 @computes("Clip")
 def _clip(c: Call, x: Tensor, x_min: Any = None, x_max: Any = None) -> Made:
     low, high = (c.option(k) if given is None else given for k, given in (("x_min", x_min), ("x_max", x_max)))

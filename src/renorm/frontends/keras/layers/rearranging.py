@@ -119,7 +119,7 @@ def _swap_axes(c: Call, x: Tensor) -> Made:
 @computes("Moveaxis")
 def _move_axes(c: Call, x: Tensor) -> Made:
     value = x.stored()
-    sources, targets = (list[Any](c.option(key) or ()) for key in ("source", "destination"))
+    sources, targets = (np.atleast_1d(c.option(key)).tolist() for key in ("source", "destination"))
     order = [a for a in range(value.rank) if a not in [s % value.rank for s in sources]]
     for target, source in sorted((t % value.rank, s % value.rank) for s, t in zip(sources, targets)):
         order.insert(target, source)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -87,17 +86,6 @@ def _isinf(c: Call, x: Value) -> Any:
 @reads("isfinite")
 def _isfinite(c: Call, x: Value) -> Any:
     return ops.logical_not(ops.logical_or(_isnan(c, x), _isinf(c, x)))
-
-
-def _equal_to(number: float) -> Any:
-    def read(c: Call, x: Value) -> Any:
-        return ops.equal(x, c.number(number, x.dtype)) if is_float(x.dtype) else c.filled(False, "bool", x.shape)
-
-    return read
-
-
-reads("isposinf")(_equal_to(math.inf))
-reads("isneginf")(_equal_to(-math.inf))
 
 
 @reads("isclose")

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
-
 from renorm import ops
 from renorm.core.dtypes import is_float
 from renorm.core.errors import UnsupportedOp
 from renorm.frontends.torch.call import Call, Given, Operand
-from renorm.frontends.torch.overloads.table import reads
+from renorm.frontends.torch.overloads.table import TABLE, reads
 from renorm.graph.ir import Value
 
 _SAME = (
@@ -127,26 +125,6 @@ def _erfc(c: Call, x: Value) -> Any:
     return ops.sub(c.number(1.0, c.dtype), ops.erf(c.cast(x, c.dtype)))
 
 
-@reads("logit", "special_logit")
-def _logit(c: Call, x: Value, eps: float | None = None) -> Any:
-    inside = x if eps is None else ops.clip(x, c.number(eps, x.dtype), c.number(1 - eps, x.dtype))
-    return ops.log(ops.div(inside, ops.sub(c.number(1.0, x.dtype), inside)))
-
-
-@reads("nan_to_num")
-def _nan_to_num(
-    c: Call, x: Value, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
-) -> Any:
-    if not is_float(x.dtype):
-        return x
-    most = torch.finfo(getattr(torch, x.dtype)).max
-    number = ops.where(ops.isnan(x), c.number(nan or 0.0, x.dtype), x)
-    low = c.number(-most if neginf is None else neginf, x.dtype)
-    high = c.number(most if posinf is None else posinf, x.dtype)
-    infinite = ops.isinf(number)
-    return ops.where(infinite, ops.where(ops.greater(number, c.number(0.0, x.dtype)), high, low), number)
-
-
 # --- activations ------------------------------------------------------------------------------------------------------
 
 
@@ -218,21 +196,6 @@ def _log_sigmoid(c: Call, x: Value) -> Any:
 @reads("log_sigmoid_forward")
 def _log_sigmoid_forward(c: Call, x: Value) -> Any:
     return [_log_sigmoid(c, x), None]
-
-
-@reads("hardshrink")
-def _hardshrink(c: Call, x: Value, lambd: float = 0.5) -> Any:
-    return _shrunk(c, x, x, lambd)
-
-
-@reads("softshrink")
-def _softshrink(c: Call, x: Value, lambd: float = 0.5) -> Any:
-    return _shrunk(c, x, ops.sub(x, ops.mul(ops.sign(x), c.number(lambd, x.dtype))), lambd)
-
-
-def _shrunk(c: Call, x: Value, beyond: Value, lambd: float) -> Value:
-    """Return 0 where x lies between both thresholds, which NaN does not: it stays."""
-    return ops.where(ops.less_or_equal(ops.abs(x), c.number(lambd, x.dtype)), c.number(0, x.dtype), beyond)
 
 
 @reads("sign", "sgn")
@@ -410,13 +373,6 @@ def _hypot(c: Call, a: Value, b: Value) -> Any:
     return ops.sqrt(ops.add(ops.mul(x, x), ops.mul(y, y)))
 
 
-@reads("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other", "special_xlogy")
-def _xlogy(c: Call, a: Operand, b: Operand) -> Any:
-    x, y, zero = c.operand(a, c.dtype), c.operand(b, c.dtype), c.number(0.0, c.dtype)
-    made = ops.where(ops.equal(x, zero), zero, ops.mul(x, ops.log(y)))
-    return ops.where(ops.isnan(y), y, made)
-
-
 @reads("atan2")
 def _atan2(c: Call, a: Value, b: Value) -> Any:
     """The angle of (b, a): that of atan(a/b), turned by half a circle where b < 0."""
@@ -427,17 +383,7 @@ def _atan2(c: Call, a: Value, b: Value) -> Any:
     return ops.add(ops.atan(slope), ops.where(ops.less(x, zero), turned, zero))
 
 
-@reads("logaddexp")
-def _log_add_exp(c: Call, a: Value, b: Value) -> Any:
-    """max + log1p(exp(-distance)); of equal infinities that one."""
-    x, y = c.cast(a, c.dtype), c.cast(b, c.dtype)
-    more = _log1p(c, ops.exp(ops.neg(ops.abs(ops.sub(x, y)))))
-    return ops.where(ops.logical_and(ops.isinf(x), ops.equal(x, y)), x, ops.add(ops.max([x, y]), more))
-
-
-@reads("sinc", "special_sinc")
-def _sinc(c: Call, x: Value) -> Any:
-    turned = ops.mul(c.cast(x, c.dtype), c.number(math.pi, c.dtype))
-    zero, one = c.number(0.0, c.dtype), c.number(1.0, c.dtype)
-    is_zero = ops.equal(turned, zero)
-    return ops.where(is_zero, one, ops.div(ops.sin(turned), ops.where(is_zero, one, turned)))
+for _name in ("abs", "ceil", "exp", "floor", "log", "neg", "sqrt"):  # that decompositions end in
+    TABLE[f"prims.{_name}.default"] = TABLE[f"{_name}.default"]
+for _name in ("add", "mul", "sub"):
+    TABLE[f"prims.{_name}.default"] = TABLE[f"{_name}.Tensor"]

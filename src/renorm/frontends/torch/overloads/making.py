@@ -85,17 +85,6 @@ def _eye(c: Call, n: Dim, m: Dim | None = None, **layout: Any) -> Any:
     return c.cast(ops.equal(c.reshaped(rows, (n, 1)), columns), c.dtype)
 
 
-def _of_triangle(find: Any) -> Any:
-    def read(c: Call, rows: int, columns: int, offset: int = 0, **layout: Any) -> Any:
-        return c.graph.constant(np.stack(find(rows, offset, columns)).astype(numpy_dtype(c.dtype)), "indices")
-
-    return read
-
-
-reads("tril_indices")(_of_triangle(np.tril_indices))
-reads("triu_indices")(_of_triangle(np.triu_indices))
-
-
 def stacked(c: Call, values: Sequence[Value], axis: int) -> Value:
     """Return values of one shape side by side along a new axis."""
     return ops.concat([ops.unsqueeze(v, axes=(axis,)) for v in values], axis=axis)

@@ -169,24 +169,10 @@ def _rolled(c: Call, x: Value, axis: int, shift: Dim) -> Value:
     n = x.shape[axis]
     if n == 0 or shift == 0:
         return x
-    cut = (n - shift) % n if isinstance(n, int) and isinstance(shift, int) else n - shift
+    cut = -shift % n
     if cut == 0:
         return x
     return ops.concat([c.sliced(x, axis, cut, END), c.sliced(x, axis, 0, cut)], axis=axis)
-
-
-@reads("rot90")
-def _rot90(c: Call, x: Value, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any:
-    a, b = axes_of(x, dims)
-    match k % 4:
-        case 0:
-            return x
-        case 1:
-            return _flip(c, _transpose(c, x, a, b), [a])
-        case 2:
-            return _flip(c, x, [a, b])
-        case _:
-            return _flip(c, _transpose(c, x, a, b), [b])
 
 
 @reads("constant_pad_nd")
@@ -262,13 +248,6 @@ def _pixel_unshuffle(c: Call, x: Value, factor: int) -> Any:
     return c.reshaped(ops.transpose(apart, perm=(*range(n), n, n + 2, n + 4, n + 1, n + 3)), c.shape)
 
 
-@reads("channel_shuffle", "native_channel_shuffle")
-def _channel_shuffle(c: Call, x: Value, groups: int) -> Any:
-    batch, channels, *spatial = x.shape
-    apart = c.reshaped(x, (batch, groups, channels // groups, *spatial))
-    return c.reshaped(_transpose(c, apart, 1, 2), x.shape)
-
-
 @reads("unfold")
 def _unfold(c: Call, x: Value, dimension: int, size: int, step: int) -> Any:
     """Windows along an axis, in a new last axis."""
@@ -320,14 +299,6 @@ def _slice_scatter(
     return ops.gather(ops.concat([x, given], axis=axis), order, axis=axis)
 
 
-@reads("select_scatter")
-def _select_scatter(c: Call, x: Value, part: Value, dim: int, index: Dim) -> Any:
-    axis = normalize_axis(dim, x.rank)
-    at = index + x.shape[axis] if isinstance(index, int) and index < 0 else index
-    shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-    return _replaced(c, x, c.reshaped(c.cast(part, x.dtype), shape), axis, at, at + 1)
-
-
 def _replaced(c: Call, x: Value, part: Value, axis: int, start: Dim, end: Dim) -> Value:
     extent = x.shape[axis]
     parts = [] if start == 0 else [c.sliced(x, axis, 0, start)]
@@ -340,18 +311,6 @@ def _replaced(c: Call, x: Value, part: Value, axis: int, start: Dim, end: Dim) -
 @reads("copy")
 def _copy(c: Call, x: Value, source: Operand, non_blocking: bool = False) -> Any:
     return c.expanded(c.operand(source, x.dtype), x.shape)
-
-
-@reads("meshgrid", "meshgrid.indexing")
-def _meshgrid(c: Call, tensors: Sequence[Value], *, indexing: str = "ij") -> Any:
-    n = len(tensors)
-    places = [1, 0, *range(2, n)] if indexing == "xy" and n > 1 else list(range(n))
-    return [
-        c.expanded(c.reshaped(t, tuple(t.shape[0] if k == places[i] else 1 for k in range(n))), c.type(i)[1])
-        if t.rank
-        else c.expanded(t, c.type(i)[1])
-        for i, t in enumerate(tensors)
-    ]
 
 
 @reads("broadcast_tensors")

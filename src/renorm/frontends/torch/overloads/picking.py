@@ -40,15 +40,6 @@ def _gather(c: Call, x: Value, dim: int, index: Value, **_: Any) -> Any:
     return ops.gather_elements(part, index, axis=axis)
 
 
-@reads("take_along_dim")
-def _take_along(c: Call, x: Value, index: Value, dim: int | None = None) -> Any:
-    if dim is None:
-        return c.reshaped(ops.gather(_flat(c, x), _flat(c, index), axis=0), c.shape)
-    axis = normalize_axis(dim, x.rank)
-    shape = tuple(n if a == axis else c.shape[a] for a, n in enumerate(x.shape))
-    return ops.gather_elements(c.expanded(x, shape), c.expanded(index, c.shape), axis=axis)
-
-
 @reads("take")
 def _take(c: Call, x: Value, index: Value) -> Any:
     return ops.gather(_flat(c, x), index, axis=0)

@@ -39,11 +39,6 @@ def _baddbmm(c: Call, added: Value, a: Value, b: Value, *, beta: Any = 1, alpha:
     return product if beta == 0 else ops.add(_times(c, added, beta), product)
 
 
-@reads("addmv")
-def _addmv(c: Call, added: Value, a: Value, b: Value, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    return ops.add(_times(c, added, beta), _times(c, ops.matmul(a, b), alpha))
-
-
 def _times(c: Call, x: Value, factor: Any) -> Value:
     return x if factor == 1 else ops.mul(x, c.number(factor, x.dtype))
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from renorm import ops
-from renorm.core.dtypes import is_float
 from renorm.core.shapes import normalize_axis
 from renorm.frontends.torch.call import Call, Given, axes_of
 from renorm.frontends.torch.overloads.comparing import truth
@@ -28,13 +27,6 @@ def _reduced(c: Call, op: Any, x: Value, axes: Axes, keepdim: bool) -> Value:
 @reads("sum", "sum.dim_IntList")
 def _sum(c: Call, x: Value, dim: Axes = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     return _reduced(c, ops.reduce_sum, c.cast(x, c.dtype), dim, keepdim)
-
-
-@reads("nansum")
-def _nansum(c: Call, x: Value, dim: Axes = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    held = c.cast(x, c.dtype)
-    numbers = ops.where(ops.isnan(held), c.number(0, c.dtype), held) if is_float(c.dtype) else held
-    return _reduced(c, ops.reduce_sum, numbers, dim, keepdim)
 
 
 @reads("mean", "mean.dim")
@@ -198,15 +190,29 @@ def _norm(c: Call, x: Value, p: float, dim: Axes, keepdim: bool) -> Value:
     return ops.pow(total, c.number(1 / p, x.dtype))
 
 
+@reads("_cdist_forward")
+def _distances(c: Call, a: Value, b: Value, p: float, mode: int | None) -> Any:
+    """Return |a_i - b_j| of each pair of rows. One kernel sums the differences, which do not lie in memory."""
+    rows = c.reshaped(a, (*a.shape[:-1], 1, a.shape[-1]))
+    columns = c.reshaped(b, (*b.shape[:-2], 1, *b.shape[-2:]))
+    return _norm(c, ops.sub(rows, columns), p, -1, False)
+
+
 @reads("logsumexp")
 def _logsumexp(c: Call, x: Value, dim: Axes, keepdim: bool = False) -> Any:
     return _reduced(c, ops.reduce_log_sum_exp, c.cast(x, c.dtype), dim, keepdim)
 
 
-@reads("cumsum")
-def _cumsum(c: Call, x: Value, dim: int, *, dtype: Any = None) -> Any:
-    held = c.cast(x, c.dtype)
-    return ops.cum_sum(held, np.array(normalize_axis(dim, x.rank))) if x.rank else held
+def _running(op: Any) -> Any:
+    def read(c: Call, x: Value, dim: int, *, dtype: Any = None) -> Any:
+        held = c.cast(x, c.dtype)
+        return op(held, np.array(normalize_axis(dim, x.rank))) if x.rank else held
+
+    return read
+
+
+reads("cumsum")(_running(ops.cum_sum))
+reads("cumprod")(_running(ops.cum_prod))
 
 
 @reads("diff")
