@@ -110,8 +110,8 @@ def statistics_of(source: Any, limits: Limits = DEFAULT) -> Any:
         what = os.fspath(source) if isinstance(source, (str, os.PathLike)) else type(source).__name__
         raise InvalidInput(
             f"{what}: only ONNX files hold statistics of batch norms",
-            ["TensorFlow Lite and Circle have no batch norm: converters folded it into a scale and a shift"],
-            "estimate them in the model that this one was converted from",
+            ["TensorFlow Lite and Circle have no batch norm; renorm writes no files of Keras, and none of PyTorch"],
+            "estimate them in the model that this one was converted from, or in an ONNX file of it",
         )
     return _part(module, "statistics").File(source, limits)
 

@@ -31,7 +31,8 @@ from renorm.frontends.orders import First
 from renorm.frontends.problems import Problem, together
 from renorm.graph.ir import Graph, Node, Value
 
-_OWN = ("keras", "tf_keras", "tensorflow")  # packages of Keras itself; HDF5 files name none
+# Packages of Keras itself, and of layers that keep its conventions; HDF5 files name none
+_OWN = ("keras", "tf_keras", "tensorflow", "renorm")
 _CALLED_SO = ("transpose", "reshape", "cast", "expand")  # ops that seldom are what a layer is for
 
 
@@ -313,7 +314,7 @@ def _is_extent(d: Any) -> bool:
 def _entry(layer: Described) -> Entry:
     """Return how a layer is read. Raises UnsupportedOp."""
     is_own = not layer.module or layer.module.partition(".")[0] in _OWN
-    found = (TABLE if layer.has_weights else OPERATIONS).get(layer.kind) if is_own else None
+    found = (TABLE if layer.has_weights else OPERATIONS).get(layer.kind.removeprefix("renorm>")) if is_own else None
     if found is not None:
         return found
     name = layer.name if layer.kind == "Lambda" else layer.registered or layer.kind

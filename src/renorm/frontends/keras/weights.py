@@ -14,6 +14,7 @@ import numpy as np
 from renorm.core import dtypes
 from renorm.core.errors import InvalidModel
 from renorm.core.limits import Limits
+from renorm.frontends.keras.config import named_in_files
 
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
@@ -199,7 +200,12 @@ class Held:
         return Held(self._layer.layers[place], f"{self._path}/{name}")
 
     def part(self, *names: str) -> Held:
-        found = next((f for name in names if (f := getattr(self._layer, name, None)) is not None), None)
+        held = self._layer
+        if isinstance(held, (list, tuple)):  # cells, which files name by their classes
+            within = dict(zip(named_in_files([type(layer).__name__ for layer in held]), held))
+        else:
+            within = {name: getattr(held, name, None) for name in names}
+        found = next((f for name in names if (f := within.get(name)) is not None), None)
         return Held(found, f"{self._path}/{names[0]}")
 
     def own(self, names: Sequence[str]) -> dict[str, Array]:
