@@ -6,7 +6,6 @@ import gc
 import math
 import os
 import signal
-import zlib
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import pytest
 from hypothesis import HealthCheck, settings
 from tests import kept_kernels, random_numbers
-from tests.long_tests import LONG, Measured, function_of, measured, step
+from tests.long_tests import LONG, Measured, function_of, left_out, measured
 from tests.shared_files import export_zoo
 
 from renorm.codegen import workers
@@ -66,18 +65,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     """What was long when it was measured is slow, and so is what is long in sum: by hand where somebody marked it, and
     of a test with very many parameters all but some, evenly spread. Of those that are long in sum the gate has some,
-    too: functions with the same parameters begin at different ones, so that each op or network is in some of them.
-    First: what is quick must not depend on the order, which pytest-randomly changes."""
+    too. First: what is quick must not depend on the order, which pytest-randomly changes."""
     seconds, families, quick = measured(), dict[str, list[pytest.Item]](), dict[str, list[pytest.Item]]()
     most: Any = config.getoption("cases")
     for item in items:
-        if not item.get_closest_marker("exhaustive"):
-            families.setdefault(function_of(item.nodeid), []).append(item)
+        families.setdefault(function_of(item.nodeid), []).append(item)
     for function, family in families.items():
-        every = step(function, len(family), seconds.get(function, 0))
-        for i, item in enumerate(family, zlib.crc32(function.encode())):
-            if i % every:
-                item.add_marker("exhaustive")
+        own = [item for item in family if not item.get_closest_marker("exhaustive")]
+        for item in left_out(function, own, seconds.get(function, 0) * len(own) / len(family)):
+            item.add_marker("exhaustive")
     for item in items:
         if item.nodeid in seconds or item.get_closest_marker("exhaustive"):
             item.add_marker("slow")

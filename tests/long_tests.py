@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 import resource
+import zlib
 from collections import defaultdict
+from collections.abc import Sequence
 from math import ceil, sqrt
 from pathlib import Path
 
@@ -16,7 +18,7 @@ import pytest
 LONG = Path(__file__).with_suffix(".txt")
 MOST = 30  # files that are printed
 LIMIT_S = 0.3  # of processor time, children included: what other work on the machine changes least
-# Of a function with MANY parameters that takes n * SHARE_S, children included, the gate tries one in sqrt(n)
+# Of a function with so many parameters that takes n * SHARE_S, children included, the gate tries one in sqrt(n)
 MANY, SHARE_S = 8, 8.0
 WHOLE = ("tests/docs/",)  # what all is asked of: documentation that runs
 
@@ -31,11 +33,21 @@ def function_of(test: str) -> str:
     return test.partition("[")[0]
 
 
-def step(function: str, count: int, seconds: float) -> int:
-    """Return of how many parameters the gate tries one, where a function has `count`, which take so long."""
-    if count < MANY or function.startswith(WHOLE):
-        return 1
-    return max(1, ceil(sqrt(seconds / SHARE_S)))
+def left_out(function: str, family: Sequence[pytest.Item], seconds: float) -> set[pytest.Item]:
+    """Return which items of a function with parameters, which take so long together, the gate leaves out: of each run
+    of so many neighbours all but one, by chance that is always the same, since neighbours differ in the parameter that
+    changes fastest; but the first of each value of a parameter that has few."""
+    every = ceil(sqrt(seconds / SHARE_S)) if len(family) >= MANY and not function.startswith(WHOLE) else 1
+    if every <= 1:
+        return set()
+    runs = [family[i : i + every] for i in range(0, len(family), every)]
+    kept = {min(run, key=lambda item: zlib.crc32(item.nodeid.encode())) for run in runs}
+    firsts = dict[str, dict[int, pytest.Item]]()
+    for item in family:
+        for name, index in item.callspec.indices.items() if isinstance(item, pytest.Function) else ():
+            firsts.setdefault(name, {}).setdefault(index, item)
+    kept.update(item for values in firsts.values() if len(values) < MANY for item in values.values())
+    return {*family} - kept
 
 
 _begun = pytest.StashKey[float]()

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from tests.frontends.keras_models import WARNINGS, agrees, keras
 
-import renorm
-
 pytestmark = WARNINGS
 L = keras.layers
 
@@ -36,10 +34,3 @@ def test_renorms_own_batch_norm_folds(suffix: str, tmp_path: Path) -> None:
         model.save(path)
     m = agrees(model, str(path) if suffix else None)
     assert {n.fate for n in m.report.norms} == {"folded"}
-
-
-def test_shrinks_keep_nan() -> None:
-    for kind in ("hard_shrink", "soft_shrink"):
-        model = keras.Sequential([keras.Input((4,)), L.Activation(kind)])
-        x = np.array([[np.nan, 2, -0.25, -np.inf]], np.float32)
-        np.testing.assert_array_equal(renorm.compile(model).run(x)[0], keras.ops.convert_to_numpy(model(x)))

@@ -132,9 +132,12 @@ def of_four_sizes() -> Graph:
     return g
 
 
+WIDE = find("llvm -mtriple=x86_64-linux-gnu -mcpu=sapphirerapids")
+
+
 def grown(g: Graph, worth: float) -> set[str]:
     """Return the convolutions whose weights are transformed before, at that price of memory."""
-    ChooseAlgorithms(worth).run(g, Context())
+    ChooseAlgorithms(worth).run(g, Context(WIDE))
     return {n.name for n in g.nodes if isinstance(n.op, Tiled) and n.inputs[1] is not None and n.inputs[1].rank == 3}
 
 
@@ -149,24 +152,30 @@ def test_the_dearer_memory_is_the_less_weights_grow() -> None:
     assert added[0] > added[-2] > added[-1] == 0
 
 
-def test_a_byte_weighs_less_beside_data_of_many_images() -> None:
-    """The same memory saves the same share of the time of 16 images, and is a smaller share of what they take."""
+def test_a_byte_weighs_less_where_the_process_takes_more() -> None:
+    """The same convolution, alone and beside much that is held: constants, or data around a node."""
 
-    def images(n: int) -> Graph:
-        g = Graph()
-        g.outputs = [conv(g.input("x", "float32", (n, 256, 28, 28)), 256, "conv")]
+    def beside(constants: int = 0, data: int = 0) -> Graph:
+        g = single(16, 16, 28)
+        if constants:
+            held = g.constant(np.zeros(constants >> 2, np.float32))
+            g.outputs.append(ops.add(g.input("more", "float32", held.shape), held))
+        if data:
+            g.outputs.append(ops.relu(g.input("much", "float32", (data >> 2,))))
         return g
 
-    worth = next(2**-k for k in range(40) if grown(images(16), 2**-k))
-    assert grown(images(1), worth) == set()
+    worth = next(2**-k for k in range(-20, 40) if grown(beside(), 2**-k))
+    assert grown(beside(), 2 * worth) == set()
+    assert grown(beside(constants=256 << 20), 2 * worth) == {"conv"}
+    assert grown(beside(data=256 << 20), 2 * worth) == {"conv"}
 
 
 def test_weights_that_would_be_too_large_are_a_reason() -> None:
     g = single(16, 16, 28)
-    (why,) = ChooseAlgorithms(math.inf).plan(g, Context()).values()
+    (why,) = ChooseAlgorithms(math.inf).plan(g, Context(WIDE)).values()
     assert isinstance(why, str)
     assert "too large for what they save" in why
-    (way,) = ChooseAlgorithms(0.0).plan(g, Context()).values()
+    (way,) = ChooseAlgorithms(0.0).plan(g, Context(WIDE)).values()
     assert not isinstance(way, str)
 
 
@@ -198,10 +207,10 @@ def test_planes_stay_planes_beside_statistics_of_them(where: str) -> None:
 
 def test_few_tiles_have_their_weights_transformed_in_the_kernel() -> None:
     """512 channels at 16 by 16: transformed before, weights would be 37 MB, and come from memory. AVX2 has half the
-    registers: there the transform takes twice as long."""
+    registers, the transform takes twice as long: there they are."""
     g = single(512, 512, 16)
     before = constants(g)
-    done, _ = optimize(g, target=find("llvm -mtriple=x86_64-linux-gnu -mcpu=sapphirerapids"))
+    done, _ = optimize(g, target=WIDE)
     (node,) = (n for n in done.nodes if isinstance(n.op, Tiled))
     assert node.op.values["tile"] == (4, 4)
     assert constants(done) == before

@@ -49,7 +49,7 @@ class Memory:
         self._indices = indices
         self.places: dict[Buffer, Storage] = {}
         self._epochs: dict[Value, int] = {}
-        self._nothing: Value | None = None  # where a zero lies
+        self._held_zero: Value | None = None
 
     def forget(self, places: Iterable[Storage]) -> None:
         """Forget what was loaded from these places, which may have been overwritten."""
@@ -287,10 +287,10 @@ class Memory:
 
     def _unforeseen(self) -> Value:
         """Return what is true, and LLVM cannot tell."""
-        if self._nothing is None:
-            self._nothing = self._f.allocate_one(I64)
-        self._f.effect(f"store volatile i64 0, ptr {self._nothing.text}")
-        read = self._f.effect(f"load volatile i64, ptr {self._nothing.text}", I64)
+        if self._held_zero is None:
+            self._held_zero = self._f.allocate_one(I64)
+        self._f.effect(f"store volatile i64 0, ptr {self._held_zero.text}")
+        read = self._f.effect(f"load volatile i64, ptr {self._held_zero.text}", I64)
         return self._f.compare("icmp eq", read, constant(I64, 0))
 
     def _write_past_caches(self, place: Storage, first: Form[Value], raw: Value) -> None:

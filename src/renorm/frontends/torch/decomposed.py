@@ -23,6 +23,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from renorm.core.errors import UnsupportedOp
 from renorm.frontends.torch.overloads import TABLE
 
+_SYMBOLS = torch.SymInt, torch.SymFloat, torch.SymBool
 _SYMBOLIC = logging.getLogger("torch.fx.experimental.symbolic_shapes")
 
 
@@ -41,9 +42,9 @@ def is_made_of_others(node: fx.Node) -> bool:
 
 
 def calls_instead(node: fx.Node) -> fx.GraphModule | None:
-    """Return a graph with the results of a node, of `tensors_of(node)`: what PyTorch decomposes it to, but calls that
-    have readers, where these are not of what consists of others by PyTorch's definition. None where PyTorch has
-    nothing to decompose it to."""
+    """Return a graph with the results of a node, of `tensors_of(node)`: what PyTorch decomposes it to, down to calls
+    that have readers; those that it defines by others alone (CompositeImplicitAutograd) it always takes apart. None
+    where it has nothing to decompose it to."""
     target = node.target
     if not is_made_of_others(node):
         return None
@@ -71,7 +72,7 @@ def _no_guards(held: list[Any]) -> Generator[None]:
     """Inside, nothing is decided by the extents that PyTorch has seen: that would become a guard of the program, which
     would then hold for these alone. Raises where something would be."""
     numbers = [n for x in held for n in ([*x.shape, *x.stride()] if isinstance(x, Tensor) else [x])]
-    env = next((n.node.shape_env for n in numbers if isinstance(n, torch.SymInt)), None)
+    env = next((n.node.shape_env for n in numbers if isinstance(n, _SYMBOLS)), None)
     was, _SYMBOLIC.disabled = _SYMBOLIC.disabled, True  # it warns of each guard that is refused
     try:
         with nullcontext() if env is None else env.error_on_new_guards():

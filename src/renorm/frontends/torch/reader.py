@@ -31,17 +31,16 @@ _LINE = re.compile(r'File "([^"]+)", line (\d+)')
 
 class Reader:
     """Reads the calls of a torch.fx.Graph into `graph`. made: what nodes are: Values, lists of them, extents, None.
-    refused: nodes that cannot be read, with the reason each. whole: the reader of the call that these make up."""
+    refused: nodes that cannot be read, with the reason each. part_of: the reader of the call that these make up."""
 
-    def __init__(self, name: str, calls: torch.fx.Graph, extents: Extents, whole: Reader | None = None):
-        self.graph, self.extents = whole.graph if whole else Graph(name), extents
-        self._is_whole = self._decomposes = whole is None
+    def __init__(self, name: str, calls: torch.fx.Graph, extents: Extents, part_of: Reader | None = None):
+        self.graph, self.extents = part_of.graph if part_of else Graph(name), extents
+        self._is_part, self._decomposes = part_of is not None, part_of is None
         self.made = dict[torch.fx.Node, Any]()
         self.problems: list[Problem] = []
         self.refused = dict[torch.fx.Node, str]()
         self._constants = dict[Any, Value]()  # by where the elements lie
         self._names = Counter[str]()
-        self._lacking = dict[Any, str]()  # of what is decomposed, by what is called
         self._nodes = [n for n in calls.nodes if n.op == "call_function"]
         self._calls = Counter(map(where, filter(_is_readable, self._nodes)))  # of each module
         self._calls[""] = 0  # which has no name
@@ -139,54 +138,50 @@ class Reader:
         return found
 
     def _read(self, node: torch.fx.Node) -> Any:
-        before = len(self.graph.nodes)
+        before, held = len(self.graph.nodes), node.meta.get("val")
+        results = list(held) if isinstance(held, (list, tuple)) else [held]
         try:
-            found = self._by_table(node)
+            found = self._by_table(node, results)
         except Exception as error:  # of a reader's own, too
             self.graph.discard(self.graph.nodes[before:])
             found = self._by_parts(node, error)
+        for value, result in zip(found if isinstance(found, list) else [found], results):
+            self._check(value, result)
         made = self.graph.nodes[before:]
-        if self._is_whole:
+        if not self._is_part:
             self._name(node, made)
-        if isinstance(found, Value) and made and found.producer is made[-1]:
-            self.graph.rename(found, node.name, exact=False)
+            if isinstance(found, Value) and made and found.producer is made[-1]:
+                self.graph.rename(found, node.name, exact=False)
         return found
 
-    def _by_table(self, node: torch.fx.Node) -> Any:
+    def _by_table(self, node: torch.fx.Node, results: Sequence[Any]) -> Any:
         name = overload(node)
         if name not in TABLE:
             raise UnsupportedOp(f"renorm does not read {name}", do="leave it to PyTorch, or write it otherwise")
-        held = node.meta.get("val")
-        results = list(held) if isinstance(held, (list, tuple)) else [held]
         given, named = (_arguments(a, self.made) for a in (node.args, node.kwargs))
         parts: list[Any] = [u.args[1] for u in node.users if overload(u) == "getitem" and u.users]
-        found = TABLE[name](Call(self.graph, self.extents, results, frozenset(parts)), *given, **named)
-        for value, result in zip(found if isinstance(found, list) else [found], results):
-            self._check(value, result)
-        return found
+        return TABLE[name](Call(self.graph, self.extents, results, frozenset(parts)), *given, **named)
 
     def _by_parts(self, node: torch.fx.Node, refused: Exception) -> Any:
         """Return what a call gives that PyTorch itself makes of others, all of which are read. Raises `refused`."""
-        is_known = overload(node) in TABLE  # in other forms
-        if is_known or node.target not in self._lacking:
-            instead = calls_instead(node) if self._decomposes else None
-            if instead is None:
-                raise refused
-            parts = Reader(self.graph.name, instead.graph, self.extents, self)
-            given = iter(tensors_of(node))
-            for n in instead.graph.nodes:
-                if n.op == "placeholder":
-                    parts.made[n] = self.made[next(given)]
-                elif n.op == "get_attr":
-                    parts.constant(n, n.name, getattr(instead, str(n.target)))
-            for n in parts._nodes:
-                parts._call(n)
-            if not parts.problems:
-                return _arguments(instead.graph.output_node().args[0], parts.made)
-            self._lacking[node.target] = ", ".join(sorted({overload(n) for n in parts.refused}))
-        if is_known or not isinstance(refused, RenormError):
+        instead = calls_instead(node) if self._decomposes else None
+        if instead is None:
             raise refused
-        raise UnsupportedOp(f"{refused.headline}, which PyTorch makes of {self._lacking[node.target]}", do=refused.do)
+        parts = Reader(self.graph.name, instead.graph, self.extents, self)
+        given = iter(tensors_of(node))
+        for n in instead.graph.nodes:
+            if n.op == "placeholder":
+                parts.made[n] = self.made[next(given)]
+            elif n.op == "get_attr":
+                parts.constant(n, n.name, getattr(instead, str(n.target)))
+        for n in parts._nodes:
+            parts._call(n)
+        if not parts.problems:
+            return _arguments(instead.graph.output_node().args[0], parts.made)
+        lacking = ", ".join(sorted({overload(n) for n in parts.refused}))
+        if overload(node) in TABLE or not lacking or not isinstance(refused, RenormError):
+            raise refused
+        raise UnsupportedOp(f"{refused.headline}, which PyTorch makes of {lacking}", do=refused.do)
 
     def _name(self, node: torch.fx.Node, made: Sequence[Node]) -> None:
         path = where(node)

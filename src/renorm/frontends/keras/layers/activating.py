@@ -104,11 +104,6 @@ def _sparse_plus(c: Call, x: Value) -> Value:
     return ops.where(ops.less(x, one), middle, x)
 
 
-def _hard_shrink(c: Call, x: Value, threshold: float) -> Value:
-    is_small = ops.less_or_equal(ops.abs(x), c.scalar(threshold, x.dtype))  # which NaN is not
-    return ops.where(is_small, c.scalar(0, x.dtype), x)
-
-
 def _squareplus(c: Call, x: Value, b: float) -> Value:
     root = ops.sqrt(ops.add(ops.mul(x, x), c.scalar(b, x.dtype)))
     return ops.mul(ops.add(x, root), c.scalar(0.5, x.dtype))
@@ -125,8 +120,8 @@ _FUNCTIONS: Mapping[str, Callable[[Call, Value, Options], Value]] = {
     "softplus": lambda c, x, o: ops.softplus(x),
     "softsign": lambda c, x, o: ops.softsign(x),
     "squareplus": lambda c, x, o: _squareplus(c, x, o.get("b", 4)),
-    "soft_shrink": lambda c, x, o: ops.sub(x, _clipped(c, x, -o.get("threshold", 0.5), o.get("threshold", 0.5))),
-    "hard_shrink": lambda c, x, o: _hard_shrink(c, x, o.get("threshold", 0.5)),
+    "soft_shrink": lambda c, x, o: ops.shrink(x, lambd=o.get("threshold", 0.5), bias=o.get("threshold", 0.5)),
+    "hard_shrink": lambda c, x, o: ops.shrink(x, lambd=o.get("threshold", 0.5), bias=0.0),
     "sparse_plus": lambda c, x, o: _sparse_plus(c, x),
     "silu": lambda c, x, o: ops.swish(x),
     "gelu": lambda c, x, o: ops.gelu(x, approximate="tanh" if o.get("approximate") else "none"),

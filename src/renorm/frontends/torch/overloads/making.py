@@ -44,7 +44,7 @@ def _fill(c: Call, x: Value, number: Any) -> Any:
     return c.expanded(c.operand(number, x.dtype), x.shape)
 
 
-@reads("scalar_tensor")
+@reads("scalar_tensor", "prims.scalar_tensor.default")
 def _scalar(c: Call, number: Number, **layout: Any) -> Any:
     return c.number(number, c.dtype)
 

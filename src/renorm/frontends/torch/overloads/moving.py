@@ -299,6 +299,14 @@ def _slice_scatter(
     return ops.gather(ops.concat([x, given], axis=axis), order, axis=axis)
 
 
+@reads("select_scatter")
+def _select_scatter(c: Call, x: Value, part: Value, dim: int, index: Dim) -> Any:
+    axis = normalize_axis(dim, x.rank)
+    at = index + x.shape[axis] if isinstance(index, int) and index < 0 else index
+    shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    return _replaced(c, x, c.reshaped(c.cast(part, x.dtype), shape), axis, at, at + 1)
+
+
 def _replaced(c: Call, x: Value, part: Value, axis: int, start: Dim, end: Dim) -> Value:
     extent = x.shape[axis]
     parts = [] if start == 0 else [c.sliced(x, axis, 0, start)]
