@@ -1,4 +1,4 @@
-"""What tests take: found by measuring, and read to leave tests out of the quick tier and out of the gate.
+"""Say which tests take long, as measured, and leave some of them out of the quick tier and of the gate.
 
 `scripts/test --measure` runs everything, writes long_tests.txt, and prints the files that take most. Its lines are
 `seconds id`, of processor time: tests that take long by themselves, and parametrized functions that take long in all.

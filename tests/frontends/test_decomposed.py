@@ -65,7 +65,7 @@ def test_of_open_extents() -> None:
     ids=["roll", "elements", "scatter", "diag_embed", "pool", "resize"],
 )
 def test_extents_stay_open_and_the_program_as_it_is(function: Callable[..., Any], is_read: bool) -> None:
-    """What PyTorch would decompose for the size alone that it has seen is read by renorm itself, or refused."""
+    """Read by a reader of its own, or refuse, what PyTorch would decompose for the one size that it has seen."""
     made = program(function, torch.rand(6, 4), open_axis=0)
     m = renorm.compile(made) if is_read else None
     if m is None:

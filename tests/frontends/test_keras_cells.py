@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from tests.frontends.keras_models import WARNINGS, agrees, keras
 
+from renorm.keras import BatchNormalization
+
 pytestmark = WARNINGS
 L = keras.layers
 
@@ -25,8 +27,6 @@ def test_cells(wrapped: Any, kinds: tuple[str, str], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["", ".keras", ".h5"])
 def test_renorms_own_batch_norm_folds(suffix: str, tmp_path: Path) -> None:
-    from renorm.keras import BatchNormalization
-
     model = keras.Sequential([keras.Input((8,)), L.Dense(4), BatchNormalization(name="bn")])
     model.layers[-1].set_weights([np.random.default_rng(i).uniform(0.5, 2, 4) for i in range(4)])
     path = tmp_path / f"own{suffix}"

@@ -142,7 +142,7 @@ def grown(g: Graph, worth: float) -> set[str]:
 
 
 def test_the_dearer_memory_is_the_less_weights_grow() -> None:
-    """What saves most for a byte comes first: large images, small weights."""
+    """Grow first the weights that save most for a byte: small ones, of large images."""
     added, before = [], constants(of_four_sizes())
     for worth in (0.0, 1.0, 16.0, 64.0, math.inf):
         larger = grown(g := of_four_sizes(), worth)

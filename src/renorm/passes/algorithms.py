@@ -50,7 +50,7 @@ WORTH_BYTES = 1.05  # estimated gain below which no weight grows
 # images, 0.93 of the time for 1.18 of the memory; AVX2, one image, 0.95 to 0.99 for 1.1 to 1.3. What saves less for a
 # byte could not be measured
 WORTH_MEMORY = 0.16
-PROCESS_BYTES = 32 << 20  # of Python with NumPy (25 MiB) and renorm's runtime
+PROCESS_BYTES = 32 << 20  # of Python with NumPy, 25 MiB, and of renorm's own, estimated
 WORTH_JOINING = 0.02  # of the cost of tiles, what is saved at least by planes of them that are one row
 TILES = (1, 2, 3, 4)  # results of a tile along one axis
 MOST_POINTS = 5  # of an axis beside another one that has some: errors of both multiply

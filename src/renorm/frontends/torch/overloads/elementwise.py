@@ -384,6 +384,6 @@ def _atan2(c: Call, a: Value, b: Value) -> Any:
 
 
 for _name in ("abs", "ceil", "exp", "floor", "log", "neg", "sqrt"):  # that decompositions end in
-    TABLE[f"prims.{_name}.default"] = TABLE[f"{_name}.default"]
+    reads(f"prims.{_name}.default")(TABLE[f"{_name}.default"])
 for _name in ("add", "mul", "sub"):
-    TABLE[f"prims.{_name}.default"] = TABLE[f"{_name}.Tensor"]
+    reads(f"prims.{_name}.default")(TABLE[f"{_name}.Tensor"])
