@@ -67,7 +67,7 @@ class ExprAlgebra(Algebra[Expr]):
         name = (op, a.key(), b.key())
         found = self._atoms.get(name)
         if found is None:
-            dtype = next(iter(a.terms or b.terms)).dtype
+            dtype = self.expression(a if a.terms else b).dtype
             left, right = (self.expression(f) if f.terms else Const(f.constant, dtype) for f in (a, b))
             found = self._atoms[name] = self.made(Binary(op, *promote(left, right)))
         return Linear({found: 1})
