@@ -87,7 +87,11 @@ def outcome(program: Program, tolerance: float = 1e-4) -> str:
     wanted = list(wanted) if isinstance(wanted, tuple) else [wanted]
     if len(wanted) != len(found):
         return "it gives what is no tensor"
-    return next((d for a, b in zip(found, wanted, strict=True) if (d := difference(a, b, tolerance))), "")
+    pairs = (
+        (a, b if isinstance(b, torch.Tensor) else torch.from_numpy(np.asarray(b, a.dtype)))
+        for a, b in zip(found, wanted)
+    )
+    return next((d for a, b in pairs if (d := difference(a, b, tolerance))), "")
 
 
 def difference(found: Any, wanted: torch.Tensor, tolerance: float) -> str:

@@ -969,6 +969,13 @@ def chains(draw: st.DrawFn) -> tuple[nn.Module, int]:
     return drawn(nn.Sequential(*layers), seed), seed
 
 
+def test_a_norm_behind_an_activation_keeps_none_before_it() -> None:
+    """The scale of the last one, which is positive, would go through the ReLU; its shift would not."""
+    model = nn.Sequential(nn.Conv2d(4, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.BatchNorm2d(2, affine=False))
+    report = folds(drawn(model, 0), torch.randn(1, 4, 8, 9))
+    assert [n.fate for n in report.norms] == ["folded", "kept"]
+
+
 @settings(max_examples=25, deadline=None)
 @given(chains())
 def test_chains_at_random(chain: tuple[nn.Module, int]) -> None:

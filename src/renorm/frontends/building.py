@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from renorm.core import dtypes
 from renorm.core.dims import Dim, Shape, Sym
 from renorm.core.errors import InvalidModel
 from renorm.graph.ir import Graph, Value
-from renorm.ops.shared.reshaping import extents_of, reshaped_to
+from renorm.ops.shared.reshaping import reshaped_to
 
 _MOST_HELD = 1 << 20  # positions that are a constant; more are computed when the network runs
 
@@ -30,14 +31,20 @@ class Building:
             return self.graph.constant(x.data.astype(dtypes.numpy_dtype(dtype)), "number")
         return ops.cast(x, to=dtype)
 
-    def integers(self, elements: Sequence[Dim]) -> Value:
+    def told(self, elements: np.ndarray[Any, Any]) -> Value:
         """Return whole numbers, of which some may be open extents, as what an op is told."""
+        return self.graph.open_constant(elements, "extents", "int64")
+
+    def integers(self, elements: Sequence[Dim]) -> Value:
+        """Return a vector of such numbers."""
         _check(elements)
-        return extents_of(self.graph, tuple(elements))
+        held = np.empty(len(elements), object)
+        held[:] = elements
+        return self.told(held)
 
     def reshaped(self, x: Value, shape: Shape) -> Value:
         _check(shape)
-        return x if x.shape == tuple(shape) else reshaped_to(x, tuple(shape))
+        return x if x.shape == tuple(shape) else reshaped_to(x, tuple(shape), self.integers)
 
     def expanded(self, x: Value, shape: Shape) -> Value:
         return x if x.shape == tuple(shape) else ops.expand(x, self.integers(shape))
@@ -54,11 +61,7 @@ class Building:
         _check([n])
         if isinstance(n, int) and n <= _MOST_HELD:
             return self.graph.constant(np.arange(n).astype(dtypes.numpy_dtype(dtype)), "positions")
-        if isinstance(n, int):
-            count = self.graph.constant(np.asarray(n), "extent")
-        else:
-            count = self.graph.open_constant(np.array(n, object), "extent", "int64")
-        return self.cast(ops.range(np.asarray(0), count, np.asarray(1)), dtype)
+        return self.cast(ops.range(np.asarray(0), self.told(np.array(n, object)), np.asarray(1)), dtype)
 
 
 def _check(extents: Iterable[object]) -> None:

@@ -17,7 +17,7 @@ from renorm.core.inputs import FEW, element_symbols
 from renorm.graph.counts import COUNTS, Counts
 from renorm.graph.deciding import settle, undecided
 from renorm.graph.interpret import ancestors
-from renorm.graph.ir import Graph, Value
+from renorm.graph.ir import Graph, Node, Value
 
 
 def cut(graph: Graph) -> Graph:
@@ -108,7 +108,7 @@ def _counts(graph: Graph) -> list[Value]:
         found = [{} if v.known is not None else sources.get(v) for v in operands]
         of_all = {s: None for f in found for s in f or ()}
         follows = bool(of_all) and None not in found and all(map(_is_small, operands))
-        follows = follows and (node.op.name in _LINEAR or natural.issuperset(of_all))
+        follows = follows and (node.op.name in _LINEAR or natural.issuperset(of_all)) and not _adds_truths(node)
         if node.op.name in _PLACES or (node.op.name in _RISING and all(_is_natural(v, natural) for v in node.inputs)):
             natural.update(node.outputs)
         for v in node.outputs:
@@ -138,6 +138,13 @@ def _is_natural(v: Value | None, found: Container[Value]) -> bool:
     if v.known is not None:
         return all(isinstance(e, (int, Sym)) and bounds(e)[0] >= 0 for e in v.known.flat)
     return v.is_constant and v.data is not None and bool((v.data >= 0).all())
+
+
+def _adds_truths(node: Node) -> bool:
+    """Return whether a node counts what is true: each combination of truth values would be extents of its own."""
+    by = None if node.inputs[0] is None else node.inputs[0].producer
+    casts = by is not None and by.op.name == "cast" and by.inputs[0] is not None and by.inputs[0].dtype == "bool"
+    return casts and node.op.name == "reduce_sum"
 
 
 def _is_small(v: Value) -> bool:

@@ -220,13 +220,14 @@ class _Planner:
         return self._is_bias(name) and self.roots.get((name, 1), ("", False))[0] in self.capture.biases
 
     def _blamed(self, n: Node, reason: str, all_of_them: bool = False) -> dict[str, str]:
-        """Return the norms that went into a node, or what else did: of those in front of it the first, since without it
-        those behind may do."""
+        """Return the norms that went into a node, or what else did: that in whose place it stands; of those in front of
+        it the first, since without it those behind may do."""
         norms = [name for name in n.origin if name in self.nodes and self.nodes[name].op.is_normalization]
         at = self.places.get(n.name, max((self.places[m.name] for m in self._padded(n)), default=0))
         fronts = sorted((m for m in norms if self.places[m] < at and not all_of_them), key=self.places.__getitem__)
         others = [name for name in n.origin if name in self.nodes and scaling(self.nodes[name]) is not None]
-        blamed = fronts[:1] or norms or others
+        own = [name for name in norms if name == n.name and not all_of_them and not self._padded(n)]
+        blamed = own or fronts[:1] or norms or others
         return {name: reason for name in blamed if name not in self.units}
 
     def _no_such_call(self, n: Node) -> str:

@@ -139,7 +139,7 @@ def cut(
     kept: parameters and buffers among the inputs. wanted: which calls may be in a part. is_worth: whether a region is a
     part; by default parts are the largest that can be cut out, whether or not their calls depend on each other.
     is_single: of which calls a region has one at most."""
-    extents = Extents(_ranges(calls))
+    extents = Extents(_ranges(calls), may_count=False)  # results are as long as inputs tell
     reader = Reader("graph", calls.graph, extents)
     inputs = [n for n in calls.graph.nodes if n.op == "placeholder"]
     for node in inputs:

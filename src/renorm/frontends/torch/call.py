@@ -11,10 +11,11 @@ import torch
 
 from renorm import ops
 from renorm.core import dtypes
-from renorm.core.dims import Dim, Shape, Sym, is_static, static
+from renorm.core.dims import Dim, Shape, Sym, Symbol, is_static, size, static, symbols_of
 from renorm.core.errors import UnsupportedOp
 from renorm.core.shapes import normalize_axis
 from renorm.frontends.building import Building
+from renorm.frontends.torch.counted import computed
 from renorm.frontends.torch.extents import Extents
 from renorm.graph.ir import Value
 
@@ -47,17 +48,40 @@ class Call(Building):
 
     @property
     def dtype(self) -> str:
-        return self.type()[0]
+        """The dtype of the result, whose extents data may decide."""
+        return dtype_name(self.results[0].dtype)
 
     @property
     def shape(self) -> Shape:
         return self.type()[1]
 
+    def integers(self, elements: Sequence[Dim | Value]) -> Value:
+        """As in Building; of numbers that may be no extents, since they may be negative, values."""
+        if not any(isinstance(e, Value) for e in elements):
+            return super().integers([e for e in elements if not isinstance(e, Value)])
+        parts = [self.reshaped(e, (1,)) if isinstance(e, Value) else super().integers([e]) for e in elements]
+        return parts[0] if len(parts) == 1 else ops.concat(parts, axis=0)
+
+    def told(self, elements: np.ndarray[Any, Any]) -> Value:
+        """As in Building; what data decide is computed of the values that tell it."""
+        counted = {s for d in elements.flat for s in symbols_of(d)}.intersection(self.extents.counts)
+        if not counted:
+            return super().told(elements)
+        counts = {s: self._count(s) for s in sorted(counted)}
+        found = [computed(self.graph, d, counts) for d in elements.flat]
+        return self.reshaped(found[0], ()) if elements.ndim == 0 else ops.concat(found, axis=0)
+
+    def _count(self, symbol: Symbol) -> Value:
+        """Return an extent that data decide, as a value of one element."""
+        value, axis = self.extents.counts[symbol]
+        if axis is None:
+            return self.reshaped(value, (1,))
+        return ops.slice(ops.shape(value), np.array([axis]), np.array([axis + 1]))
+
     def number(self, x: Number, dtype: str) -> Value:
         """Return a scalar."""
         if isinstance(x, Sym):
-            whole = self.graph.open_constant(np.array(x, object), "extent", "int64")
-            return self.cast(whole, dtype)
+            return self.cast(self.told(np.array(x, object)), dtype)
         return self.graph.constant(np.asarray(x).astype(dtypes.numpy_dtype(dtype)), "number")
 
     def operand(self, x: Operand, dtype: str) -> Value:
@@ -74,6 +98,10 @@ class Call(Building):
     def batched(self, x: Value, n: int) -> Value:
         """Return an image of n axes without a batch as a batch of one."""
         return x if x.rank == n + 2 else self.reshaped(x, (1, *x.shape))
+
+    def flat(self, x: Value) -> Value:
+        """Return elements in a row."""
+        return self.reshaped(x, (size(x.shape),))
 
     def spread(self, values: Sequence[Value]) -> list[Value]:
         """Return values in the shape that they broadcast to."""

@@ -1,4 +1,9 @@
-"""Extents of a program, which are SymPy expressions of PyTorch's, as the project's own."""
+"""Extents of a program, which are SymPy expressions of PyTorch's, as the project's own.
+
+c10::SymInt s77        an extent of inputs                 Sym("s77")
+u0, that data decide   the extent of a result, an axis     what inference calls that one: ?mask.nonzero.0.0
+                       the element of one (item)           Sym("u0"), which `known` says until all calls are read
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,12 @@ from math import inf
 from operator import add, floordiv, mod, mul
 from typing import Any
 
+import numpy as np
 from torch.utils._sympy.symbol import SymT, free_symbol_is_type
 
-from renorm.core.dims import Dim, Sym, Symbol, maximum, minimum
+from renorm.core.dims import Dim, Sym, Symbol, maximum, minimum, symbols_of
 from renorm.core.errors import UnsupportedOp
+from renorm.graph.ir import Value
 
 _OPS: Mapping[str, Callable[[Any, Any], Dim]] = {
     "Add": add, "Mul": mul, "Max": maximum, "Min": minimum,
@@ -21,12 +28,17 @@ _OPS: Mapping[str, Callable[[Any, Any], Dim]] = {
 
 
 class Extents:
-    """ranges: those of the program's symbols, from the least to the greatest value of each."""
+    """ranges: those of the program's symbols, from the least to the greatest value of each. may_count: whether data may
+    decide extents. counts: which values do, by symbols: the extent of an axis, or the one element of a value."""
 
-    def __init__(self, ranges: Mapping[Any, Any]):
+    def __init__(self, ranges: Mapping[Any, Any], may_count: bool = True):
         known = {str(s): r for s, r in ranges.items() if not free_symbol_is_type(s, SymT.UNBACKED_INT)}
-        self._symbols = {s: Sym(Symbol(s, _least(r), _most(r))) for s, r in known.items()}
+        self._symbols: dict[str, Dim] = {s: Sym(Symbol(s, _least(r), _most(r))) for s, r in known.items()}
+        self._ranges = {str(s): r for s, r in ranges.items() if str(s) not in known}
         self._own = dict[Any, Sym]()  # expressions, and the symbols that stand for them
+        self._may_count = may_count
+        self.counts = dict[Symbol, tuple[Value, int | None]]()
+        self.has_elements = False  # whether a value's `known` is taken for what it is
 
     def of_inputs(self, shapes: Iterable[Iterable[Any]]) -> Extents:
         """Return extents for what reads tensors of these shapes and nothing else. Of (1 + s)//2 alone nobody can tell
@@ -40,6 +52,35 @@ class Extents:
             if not (e.is_Integer or e.free_symbols <= decided)
         }
         return made
+
+    def is_new(self, extent: Any) -> bool:
+        """Return whether an extent is one that data decide, and that no value tells yet."""
+        e = None if isinstance(extent, int) else extent.node.expr
+        return self._may_count and e is not None and e.is_Symbol and str(e) not in self._symbols
+
+    def count(self, extent: Any, value: Value, axis: int) -> None:
+        """Take a new extent for that of an axis of a value."""
+        found, name = value.shape[axis], str(extent.node.expr)
+        told = {s for d in self._symbols.values() for s in symbols_of(d)}
+        if any(found == Sym(s) for s in symbols_of(found) - told):
+            self.counts.update((s, (value, axis)) for s in symbols_of(found))
+        elif not symbols_of(found) <= told:
+            raise UnsupportedOp(f"{name}, of which extents are made, is {found}, of which no value tells the parts")
+        self._symbols[name] = found
+
+    def element(self, extent: Any, value: Value) -> Dim | None:
+        """Take a new extent for the one element of a value, and return it; None where it may be negative, as no extent
+        is. Raises UnsupportedOp where data may decide none."""
+        name = str(extent.node.expr)
+        held = self._ranges.get(name)
+        if not self._may_count:
+            raise UnsupportedOp(f"an extent is {name}", ["data decide it"])
+        if held is None or not held.lower.is_Integer or held.lower < 0:
+            return None
+        symbol = Symbol(name, int(held.lower), _most(held))
+        self._symbols[name], self.counts[symbol] = Sym(symbol), (value, None)
+        value.known, self.has_elements = np.array(Sym(symbol), object), True
+        return Sym(symbol)
 
     def of(self, extent: Any) -> Dim:
         """Return a torch.SymInt, or an int. Raises UnsupportedOp for what data decide."""

@@ -26,6 +26,7 @@ from renorm.frontends.torch.extents import Extents
 from renorm.frontends.torch.overloads import TABLE
 from renorm.graph.ir import Graph, Node, Value
 
+_NUMBERS = int, float, torch.SymInt, torch.SymFloat, torch.SymBool
 _LINE = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -96,6 +97,8 @@ class Reader:
                 self.problems.append(Problem(error, given.name, stated(given)))
         if self.problems:
             raise together(self.problems, self.graph.name)
+        if self.extents.has_elements:  # of which nothing is known any more
+            self.graph.infer_again()
         self.graph.discard_constants()
         return self.graph
 
@@ -103,7 +106,9 @@ class Reader:
         held = node.meta.get("val")
         if not isinstance(held, (torch.Tensor, list, tuple)) and _is_only_checked(node):
             return  # it tells PyTorch of extents, and computes nothing
-        if isinstance(held, (bool, torch.SymBool)):
+        if overload(node) in TABLE and isinstance(held, _NUMBERS):
+            self._guarded(node, lambda: self._number(node, held))
+        elif isinstance(held, (bool, torch.SymBool)):
             self.made[node] = held
         elif isinstance(held, (int, torch.SymInt)):
             self._guarded(node, lambda: self.extents.of(held))
@@ -145,14 +150,36 @@ class Reader:
         except Exception as error:  # of a reader's own, too
             self.graph.discard(self.graph.nodes[before:])
             found = self._by_parts(node, error)
-        for value, result in zip(found if isinstance(found, list) else [found], results):
-            self._check(value, result)
         made = self.graph.nodes[before:]
         if not self._is_part:
             self._name(node, made)
             if isinstance(found, Value) and made and found.producer is made[-1]:
                 self.graph.rename(found, node.name, exact=False)
+        pairs = [p for p in zip(found if isinstance(found, list) else [found], results) if isinstance(p[0], Value)]
+        self._count(made, pairs)
+        for value, result in pairs:
+            self._check(value, result)
         return found
+
+    def _count(self, made: Sequence[Node], results: Sequence[tuple[Value, Any]]) -> None:
+        """Take extents that data decide for those that results have."""
+        new = [
+            (n, value, axis)
+            for value, result in results
+            for axis, n in enumerate(result.shape if isinstance(result, torch.Tensor) else ())
+            if self.extents.is_new(n)
+        ]
+        if new:
+            self.graph.infer_again(made)  # what inference calls them follows names of nodes, which were others
+        for n, value, axis in new:
+            if self.extents.is_new(n):
+                self.extents.count(n, value, axis)
+
+    def _number(self, node: torch.fx.Node, held: Any) -> Any:
+        """Return the one element of a tensor: an extent, or, if it can be none, a value."""
+        value = self._read(node)
+        extent = self.extents.element(held, value) if isinstance(held, torch.SymInt) else None
+        return value if extent is None else extent
 
     def _by_table(self, node: torch.fx.Node, results: Sequence[Any]) -> Any:
         name = overload(node)

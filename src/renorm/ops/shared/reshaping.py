@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -36,15 +37,15 @@ def told_by_numbers(before: Shape, after: Shape) -> tuple[int, ...] | None:
     return tuple(kept) if -1 not in kept or total == rest * after[kept.index(-1)] else None
 
 
-def reshaped_to(x: Any, shape: Shape) -> Any:
+def reshaped_to(x: Any, shape: Shape, told: Callable[[Shape], Value] | None = None) -> Any:
     """`x`, a value, in another shape, whose extents may be open: told by numbers where they can say it, which files
-    have."""
+    have. told: makes a value of extents; by default `extents_of` does."""
     numbers = told_by_numbers(x.shape, shape)
     if is_static(shape) and 0 in shape:
         return builders.find("reshape")(x, np.asarray(shape, np.int64), allowzero=True)
     if numbers is not None:
         return reshaped(x, *numbers)
-    return builders.find("reshape")(x, extents_of(x.graph, shape), allowzero=True)
+    return builders.find("reshape")(x, told(shape) if told else extents_of(x.graph, shape), allowzero=True)
 
 
 def extents_of(graph: Graph, shape: Shape) -> Value:

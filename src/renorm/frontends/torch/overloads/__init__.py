@@ -2,6 +2,7 @@
 
 from renorm.frontends.torch.overloads import (
     comparing,
+    counting,
     elementwise,
     gradients,
     making,
@@ -20,6 +21,7 @@ from renorm.frontends.torch.overloads.table import TABLE
 __all__ = [
     "TABLE",
     "comparing",
+    "counting",
     "elementwise",
     "gradients",
     "making",

@@ -73,6 +73,22 @@ for _name, _op in (("and", ops.logical_and), ("or", ops.logical_or), ("xor", ops
 reads("bitwise_not")(_bitwise(ops.logical_not, "bitwise_not"))
 
 
+@reads("signbit")
+def _signbit(c: Call, x: Value) -> Value:
+    """NaN and 0 have signs, too."""
+    if not is_float(x.dtype):
+        return c.filled(False, "bool", x.shape) if x.dtype == "bool" else ops.less(x, c.number(0, x.dtype))
+    wide = x.dtype if x.dtype == "float64" else "float32"
+    bits = ops.bit_cast(c.cast(x, wide), to="int64" if wide == "float64" else "int32")
+    return ops.less(bits, c.number(0, bits.dtype))
+
+
+@reads("copysign.Tensor", "copysign.Scalar")
+def _copysign(c: Call, x: Value, sign: Operand) -> Any:
+    magnitude = ops.abs(c.cast(x, c.dtype))
+    return ops.where(_signbit(c, c.operand(sign, c.dtype)), ops.neg(magnitude), magnitude)
+
+
 @reads("isnan")
 def _isnan(c: Call, x: Value) -> Any:
     return ops.isnan(x) if is_float(x.dtype) else c.filled(False, "bool", x.shape)
@@ -97,7 +113,7 @@ def _isclose(c: Call, a: Value, b: Value, rtol: float = 1e-5, atol: float = 1e-8
     return ops.logical_or(near, ops.logical_and(ops.isnan(a), ops.isnan(b))) if equal_nan else near
 
 
-@reads("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
+@reads("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar", "prims.where.default")
 def _where(c: Call, condition: Value, a: Operand, b: Operand) -> Any:
     return ops.where(truth(c, condition), c.operand(a, c.dtype), c.operand(b, c.dtype))
 

@@ -383,6 +383,14 @@ def _atan2(c: Call, a: Value, b: Value) -> Any:
     return ops.add(ops.atan(slope), ops.where(ops.less(x, zero), turned, zero))
 
 
+@reads("angle")
+def _angle(c: Call, x: Value) -> Any:
+    """That of a real number: 0 or half a circle; of NaN NaN."""
+    wide = c.cast(x, c.dtype)
+    turned = ops.where(ops.less(wide, c.number(0, c.dtype)), c.number(math.pi, c.dtype), c.number(0.0, c.dtype))
+    return ops.where(ops.isnan(wide), wide, turned)
+
+
 for _name in ("abs", "ceil", "exp", "floor", "log", "neg", "sqrt"):  # that decompositions end in
     reads(f"prims.{_name}.default")(TABLE[f"{_name}.default"])
 for _name in ("add", "mul", "sub"):

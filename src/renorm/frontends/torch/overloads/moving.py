@@ -78,7 +78,7 @@ def _repeat(c: Call, x: Value, repeats: Sequence[Dim]) -> Any:
 
 @reads("repeat_interleave.self_int")
 def _repeat_interleave(c: Call, x: Value, repeats: Dim, dim: int | None = None, **_: Any) -> Any:
-    flat = c.reshaped(x, (prod(x.shape),)) if dim is None else x
+    flat = c.flat(x) if dim is None else x
     axis = normalize_axis(dim or 0, flat.rank)
     apart = c.reshaped(flat, (*flat.shape[: axis + 1], 1, *flat.shape[axis + 1 :]))
     spread = c.expanded(apart, (*flat.shape[: axis + 1], repeats, *flat.shape[axis + 1 :]))
@@ -140,8 +140,10 @@ def _narrow(c: Call, x: Value, dim: int, start: Dim, length: Dim) -> Any:
 
 
 @reads("select.int", "select_copy.int")
-def _select(c: Call, x: Value, dim: int, index: Dim) -> Any:
+def _select(c: Call, x: Value, dim: int, index: Dim | Value) -> Any:
     axis = normalize_axis(dim, x.rank)
+    if isinstance(index, Value):
+        return ops.gather(x, index, axis=axis)
     at = index + x.shape[axis] if isinstance(index, int) and index < 0 else index
     return c.reshaped(c.sliced(x, axis, at, at + 1), c.shape)
 
@@ -158,7 +160,7 @@ def _flip(c: Call, x: Value, dims: Sequence[int]) -> Any:
 @reads("roll")
 def _roll(c: Call, x: Value, shifts: Any, dims: Any = ()) -> Any:
     if not dims:
-        flat = c.reshaped(x, (prod(x.shape),))
+        flat = c.flat(x)
         return c.reshaped(_rolled(c, flat, 0, shifts if isinstance(shifts, (int, Sym)) else shifts[0]), x.shape)
     for axis, shift in zip(axes_of(x, dims), [shifts] if isinstance(shifts, int) else shifts):
         x = _rolled(c, x, axis, shift)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import prod
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from renorm import ops
 from renorm.core.dims import Dim
-from renorm.core.errors import UnsupportedOp
 from renorm.core.shapes import normalize_axis
 from renorm.frontends.torch.call import Call, Given
+from renorm.frontends.torch.overloads.counting import places
 from renorm.frontends.torch.overloads.table import reads
 from renorm.graph.ir import Value
 
@@ -42,20 +41,14 @@ def _gather(c: Call, x: Value, dim: int, index: Value, **_: Any) -> Any:
 
 @reads("take")
 def _take(c: Call, x: Value, index: Value) -> Any:
-    return ops.gather(_flat(c, x), index, axis=0)
-
-
-def _flat(c: Call, x: Value) -> Value:
-    return c.reshaped(x, (prod(x.shape),))
+    return ops.gather(c.flat(x), index, axis=0)
 
 
 @reads("index.Tensor", "_unsafe_index.Tensor")
 def _index(c: Call, x: Value, indices: Sequence[Given]) -> Any:
     """Indices of several axes broadcast; the axes they take stand where the first of these was, or in front where they
     were not side by side."""
-    if any(i is not None and i.dtype in ("bool", "uint8") for i in indices):
-        raise UnsupportedOp("elements are chosen by truth values, whose number data decide")
-    given = [(a, c.cast(i, "int64")) for a, i in enumerate(indices) if i is not None]
+    given = [(a, c.cast(i, "int64")) for a, i in enumerate(_places(indices)) if i is not None]
     axes = [a for a, _ in given]
     if len(given) == 1:
         return ops.gather(x, given[0][1], axis=axes[0])
@@ -69,6 +62,15 @@ def _index(c: Call, x: Value, indices: Sequence[Given]) -> Any:
         perm = (*range(rank, rank + before), *range(rank), *range(rank + before, found.rank))
         return ops.transpose(found, perm=perm)
     return found
+
+
+def _places(indices: Sequence[Given]) -> Iterator[Given]:
+    """Yield indices, for truth values those of each of their axes."""
+    for i in indices:
+        if i is not None and i.dtype in ("bool", "uint8"):
+            yield from places(i)
+        else:
+            yield i
 
 
 @reads("topk")

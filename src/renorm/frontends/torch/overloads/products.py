@@ -39,6 +39,12 @@ def _baddbmm(c: Call, added: Value, a: Value, b: Value, *, beta: Any = 1, alpha:
     return product if beta == 0 else ops.add(_times(c, added, beta), product)
 
 
+@reads("addbmm")
+def _addbmm(c: Call, added: Value, a: Value, b: Value, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    product = _times(c, ops.reduce_sum(ops.matmul(a, b), axes=(0,), keepdims=False), alpha)
+    return product if beta == 0 else ops.add(_times(c, added, beta), product)
+
+
 def _times(c: Call, x: Value, factor: Any) -> Value:
     return x if factor == 1 else ops.mul(x, c.number(factor, x.dtype))
 

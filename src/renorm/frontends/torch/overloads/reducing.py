@@ -76,7 +76,7 @@ def _place(c: Call, op: Any, x: Value, dim: int | None, keepdim: bool) -> Value:
     if x.rank == 0:
         return c.filled(0, "int64", ())
     if dim is None:
-        found = op(c.reshaped(held, (prod(x.shape),)), axis=0, keepdims=False)
+        found = op(c.flat(held), axis=0, keepdims=False)
         return c.reshaped(found, (1,) * x.rank) if keepdim else found
     return op(held, axis=normalize_axis(dim, x.rank), keepdims=keepdim)
 

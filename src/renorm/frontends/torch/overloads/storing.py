@@ -125,9 +125,9 @@ def _along(c: Call, x: Value, dim: int, index: Value, source: Value, reduction: 
 @reads("index_put", "_unsafe_index_put")
 def _index_put(c: Call, x: Value, indices: Sequence[Given], values: Operand, accumulate: bool = False) -> Any:
     """Store where truth values say, or indices of one axis, or of several, which broadcast (as index.Tensor reads)."""
-    mask = indices[0]
-    if len(indices) == 1 and mask is not None and mask.dtype == "bool":
-        return _masked(c, x, mask, values, accumulate)
+    masks = [(a, i) for a, i in enumerate(indices) if i is not None]
+    if len(masks) == 1 and masks[0][1].dtype == "bool":
+        return _masked(c, x, *masks[0], values, accumulate)
     given = [(a, c.cast(i, "int64")) for a, i in enumerate(indices) if i is not None]
     if any(i is not None and i.dtype in ("bool", "uint8") for i in indices):
         raise UnsupportedOp("elements are stored where several truth values say, whose number data decide")
@@ -155,9 +155,26 @@ def _index_put(c: Call, x: Value, indices: Sequence[Given], values: Operand, acc
     return ops.transpose(made, perm=tuple(int(p) for p in np.argsort(perm))) if moved is not x else made
 
 
-def _masked(c: Call, x: Value, mask: Value, values: Operand, accumulate: bool) -> Value:
-    if not isinstance(values, Value) or values.shape not in ((), (1,)):
-        raise UnsupportedOp("elements are stored where truth values say, whose number data decide")
-    kept = c.reshaped(mask, (*mask.shape, *[1] * (x.rank - mask.rank)))
-    number = c.reshaped(c.cast(values, x.dtype), ())
-    return ops.where(kept, ops.add(x, number) if accumulate else number, x)
+def _masked(c: Call, x: Value, axis: int, mask: Value, values: Operand, accumulate: bool) -> Value:
+    """Store the k-th value where a mask, of axes from `axis` on, is true for the k-th time."""
+    stored = c.operand(values, x.dtype)
+    kept = c.reshaped(mask, (*mask.shape, *[1] * (x.rank - axis - mask.rank)))
+    rest = x.rank - axis - mask.rank
+    if stored.rank > rest and stored.shape[-rest - 1] != 1:
+        lead = stored.rank - rest - 1
+        flat = c.flat(c.cast(mask, "int64"))
+        order = ops.max([ops.sub(ops.cum_sum(flat, np.array(0)), np.array([1])), np.array([0])])
+        none = c.filled(0, x.dtype, (*stored.shape[:lead], 1, *stored.shape[lead + 1 :]))
+        each = ops.gather(ops.concat([stored, none], axis=lead), order, axis=lead)
+        stored = c.reshaped(each, (*stored.shape[:lead], *mask.shape, *stored.shape[lead + 1 :]))
+    elif stored.rank > rest:
+        lead = stored.rank - rest - 1
+        stored = c.reshaped(stored, (*stored.shape[:lead], *[1] * mask.rank, *stored.shape[lead + 1 :]))
+    return ops.where(kept, ops.add(x, stored) if accumulate else stored, x)
+
+
+@reads("masked_scatter")
+def _masked_scatter(c: Call, x: Value, mask: Value, source: Value) -> Any:
+    """As many elements of the source as there are places, in its order."""
+    x, mask = c.spread([x, mask])
+    return c.reshaped(_masked(c, c.flat(x), 0, c.flat(mask), c.flat(source), False), c.shape)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from renorm import ops
-from renorm.core.dims import Dim
+from renorm.core.dims import Dim, size
 from renorm.core.errors import UnsupportedOp
 from renorm.frontends.torch.call import Call, of_each
 from renorm.frontends.torch.overloads.table import reads
@@ -27,10 +28,26 @@ def _max_pool(n: int, has_indices: bool = False) -> Any:
     def read(
         c: Call, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
     ) -> Any:
-        y = _pooled(c, ops.max_pool, x, n, kernel, stride, padding, dilations=of_each(n, dilation), ceil_mode=ceil_mode)
-        return [y, None] if has_indices else y
+        given: dict[str, Any] = {"dilations": of_each(n, dilation), "ceil_mode": ceil_mode}
+        y = _pooled(c, ops.max_pool, x, n, kernel, stride, padding, **given)
+        if 1 not in c.read:
+            return [y, None] if has_indices else y
+        places = _pooled(c, ops.max_pool_positions, x, n, kernel, stride, padding, **given)  # of all elements
+        return [y, ops.mod(places, c.number(size(x.shape[-n:]), "int64"))]
 
     return read
+
+
+def _max_unpool(c: Call, x: Value, indices: Value, output_size: Sequence[Dim], *_: Any) -> Any:
+    """y[plane, indices[plane, i]] = x[plane, i], and 0 elsewhere."""
+    shape, n = c.shape, len(output_size)
+    lead = x.shape[: x.rank - n]
+    zeros = c.filled(0, x.dtype, (size(lead), size(shape[-n:])))
+    placed, held = (c.reshaped(v, (size(lead), size(v.shape[-n:]))) for v in (indices, x))
+    return c.reshaped(ops.scatter_elements(zeros, placed, held, axis=1), shape)
+
+
+reads("max_unpool2d", "max_unpool3d")(_max_unpool)
 
 
 def _average_pool(n: int) -> Any:
@@ -50,8 +67,7 @@ def _average_pool(n: int) -> Any:
             return y
         if ceil_mode:
             raise UnsupportedOp("avg_pool with divisor_override and ceil_mode")
-        size = int(np.prod(of_each(n, kernel)))
-        return ops.mul(y, c.number(size / divisor_override, x.dtype))
+        return ops.mul(y, c.number(int(np.prod(of_each(n, kernel))) / divisor_override, x.dtype))
 
     return read
 
@@ -94,11 +110,11 @@ def _along(c: Call, x: Value, axis: int, wanted: Dim, extent: Dim, is_max: bool)
         return _uneven(c, x, axis, wanted, extent, is_max)
     if not isinstance(extent, int) and extent % wanted != 0:
         raise UnsupportedOp(f"adaptive pools of {extent} elements to {wanted}: windows differ, and are open")
-    size = extent // wanted
-    if not isinstance(size, int):
-        apart = c.reshaped(x, (*x.shape[:axis], wanted, size, *x.shape[axis + 1 :]))
+    width = extent // wanted
+    if not isinstance(width, int):
+        apart = c.reshaped(x, (*x.shape[:axis], wanted, width, *x.shape[axis + 1 :]))
         return (ops.reduce_max if is_max else ops.reduce_mean)(apart, axes=(axis + 1,), keepdims=False)
-    kernel = [size if k == i else 1 for k in range(n)]
+    kernel = [width if k == i else 1 for k in range(n)]
     return (ops.max_pool if is_max else ops.average_pool)(x, kernel_shape=kernel, strides=kernel)
 
 
