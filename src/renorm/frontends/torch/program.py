@@ -87,6 +87,9 @@ def entered(program: torch.export.ExportedProgram, reader: R) -> tuple[R, list[A
         reader.input(node, target)
     for node in (n for n in given if n.name in targets and n not in held.values()):
         reader.constant(node, targets[node.name], tensors[targets[node.name]])
+    for node in program.graph.nodes:
+        if node.op == "get_attr":
+            reader.attribute(node, getattr(program.graph_module, str(node.target)))
     (out,) = (n.args[0] for n in program.graph.nodes if n.op == "output")
     results = [r for s, r in zip(signature.output_specs, out) if s.kind.name == "USER_OUTPUT"]
     return reader, [*results, *(nodes[updated[target]] for target in held)], {t: tensors[t] for t in held}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -20,6 +20,7 @@ import torch
 from renorm.core import dtypes
 from renorm.core.errors import RenormError, UnsupportedOp, UserCodeError, raised_at
 from renorm.frontends.problems import Problem, together
+from renorm.frontends.torch import bodies
 from renorm.frontends.torch.call import Call, dtype_name
 from renorm.frontends.torch.decomposed import calls_instead, is_made_of_others, tensors_of
 from renorm.frontends.torch.extents import Extents
@@ -113,7 +114,8 @@ class Reader:
         elif isinstance(held, (int, torch.SymInt)):
             self._guarded(node, lambda: self.extents.of(held))
         elif overload(node) == "getitem":
-            self._guarded(node, lambda: self._part(node))
+            if node.all_input_nodes[0] in self.made:
+                self._guarded(node, lambda: self._part(node))
         else:
             self._guarded(node, lambda: self._read(node))
 
@@ -137,8 +139,8 @@ class Reader:
         whole, index = node.args
         assert isinstance(whole, torch.fx.Node)
         assert isinstance(index, int)
-        found = self.made.get(whole, [None] * (index + 1))[index]
-        if found is None and whole in self.made and node.users:
+        found = self.made[whole][index]
+        if found is None and node.users:
             raise UnsupportedOp(f"result {index} of {overload(whole)} is read, which renorm does not compute")
         return found
 
@@ -183,6 +185,8 @@ class Reader:
 
     def _by_table(self, node: torch.fx.Node, results: Sequence[Any]) -> Any:
         name = overload(node)
+        if bodies.reads(node.target):
+            return bodies.results(name, _arguments(node.args, self.made))
         if name not in TABLE:
             raise UnsupportedOp(f"renorm does not read {name}", do="leave it to PyTorch, or write it otherwise")
         given, named = (_arguments(a, self.made) for a in (node.args, node.kwargs))
@@ -194,21 +198,44 @@ class Reader:
         instead = calls_instead(node) if self._decomposes else None
         if instead is None:
             raise refused
-        parts = Reader(self.graph.name, instead.graph, self.extents, self)
-        given = iter(tensors_of(node))
-        for n in instead.graph.nodes:
-            if n.op == "placeholder":
-                parts.made[n] = self.made[next(given)]
-            elif n.op == "get_attr":
-                parts.constant(n, n.name, getattr(instead, str(n.target)))
-        for n in parts._nodes:
-            parts._call(n)
+        given = iter([self.made[n] for n in tensors_of(node)])
+        found, parts = self._inside(instead, given)
         if not parts.problems:
-            return _arguments(instead.graph.output_node().args[0], parts.made)
+            return found
         lacking = ", ".join(sorted({overload(n) for n in parts.refused}))
         if overload(node) in TABLE or not lacking or not isinstance(refused, RenormError):
             raise refused
         raise UnsupportedOp(f"{refused.headline}, which PyTorch makes of {lacking}", do=refused.do)
+
+    def _inside(self, body: torch.fx.GraphModule, given: Iterator[Any], decomposes: bool = False) -> tuple[Any, Reader]:
+        """Read a graph into this one. given: what its placeholders are. Return its results, where nothing is wrong, and
+        who read it."""
+        inner = Reader(self.graph.name, body.graph, self.extents, self)
+        inner._decomposes = decomposes
+        for n in body.graph.nodes:
+            if n.op == "placeholder":
+                inner.made[n] = next(given)
+            elif n.op == "get_attr":
+                inner.attribute(n, getattr(body, str(n.target)))
+        for n in inner._nodes:
+            inner._call(n)
+        return None if inner.problems else _arguments(body.graph.output_node().args[0], inner.made), inner
+
+    def attribute(self, node: torch.fx.Node, held: Any) -> None:
+        """Make a node what it names: a constant, or a graph, which is a function of operands."""
+        if isinstance(held, torch.fx.GraphModule):
+            self.made[node] = bodies.Body(held, self._body)
+        elif isinstance(held, torch.Tensor):
+            self.constant(node, node.name, held)
+
+    def _body(self, body: torch.fx.GraphModule, operands: Sequence[Any]) -> list[Any]:
+        counts = len(self.extents.counts)
+        found, inner = self._inside(body, iter(operands), self._decomposes)
+        if inner.problems:
+            raise together(inner.problems, self.graph.name)
+        if len(self.extents.counts) > counts:  # which others may be in the next round
+            raise UnsupportedOp("data decide extents in it")
+        return [*found]
 
     def _name(self, node: torch.fx.Node, made: Sequence[Node]) -> None:
         path = where(node)
@@ -255,7 +282,7 @@ def overload(node: torch.fx.Node) -> str:
 def _is_readable(node: torch.fx.Node) -> bool:
     """Return whether a call may have a reader, or parts that have."""
     is_of_tensors = isinstance(node.meta.get("val"), (torch.Tensor, list, tuple))
-    return overload(node) in TABLE or (is_of_tensors and is_made_of_others(node))
+    return overload(node) in TABLE or bodies.reads(node.target) or (is_of_tensors and is_made_of_others(node))
 
 
 def _is_only_checked(node: torch.fx.Node) -> bool:

@@ -1,0 +1,92 @@
+"""Calls of torch.cond, map and scan: graphs of their own, read into the graph around them.
+
+cond(p, f, g, x)       both branches, and one of the results by element: where(p, f(x), g(x))
+map(f, xs, y)          f once for each slice of xs along their first axis, whose extent is known
+scan(f, init, xs, y)   the same, each round with what the round before carries
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from renorm import ops
+from renorm.core.errors import UnsupportedOp
+from renorm.graph.ir import Value
+
+_MOST = 100_000  # calls that bodies put in the place of one
+
+
+@dataclass(frozen=True)
+class Body:
+    """A graph as a function of operands. read: reads it into the graph around it, and returns its results."""
+
+    calls: torch.fx.GraphModule
+    read: Callable[[torch.fx.GraphModule, Sequence[Any]], list[Any]]
+
+    def __call__(self, *operands: Any) -> list[Any]:
+        return self.read(self.calls, operands)
+
+
+def reads(target: Any) -> bool:
+    """Return whether calls of this are read here."""
+    return isinstance(target, torch._ops.HigherOrderOperator) and target.__name__ in _READERS
+
+
+def results(name: str, operands: Sequence[Any]) -> list[Any]:
+    """Return the results of a call, by its name. Raises UnsupportedOp."""
+    return _READERS[name](*operands)
+
+
+def _cond(condition: Any, taken: Body, otherwise: Body, operands: Sequence[Any] = ()) -> list[Any]:
+    if isinstance(condition, bool):
+        return (taken if condition else otherwise)(*operands)
+    if not isinstance(condition, Value):
+        raise UnsupportedOp(f"extents decide the branch: {condition}")
+    return [_either(condition, a, b) for a, b in zip(taken(*operands), otherwise(*operands), strict=True)]
+
+
+def _either(condition: Value, a: Any, b: Any) -> Any:
+    if isinstance(a, Value) and isinstance(b, Value):
+        return a if a is b else ops.where(condition, a, b)
+    if a is b or (isinstance(a, int) and a == b):
+        return a
+    raise UnsupportedOp(f"data choose between {a} and {b}")
+
+
+def _map(body: Body, slices: Sequence[Value], operands: Sequence[Any] = ()) -> list[Any]:
+    rounds = [body(*_slices(slices, i), *operands) for i in range(_rounds(slices, body))]
+    return [_stacked(made) for made in zip(*rounds)]
+
+
+def _scan(body: Body, begin: Sequence[Any], slices: Sequence[Value], operands: Sequence[Any] = ()) -> list[Any]:
+    carried, rounds = [*begin], list[list[Any]]()
+    for i in range(_rounds(slices, body)):
+        made = body(*carried, *_slices(slices, i), *operands)
+        carried = made[: len(begin)]
+        rounds.append(made[len(begin) :])
+    return [*carried, *map(_stacked, zip(*rounds))]
+
+
+_READERS: dict[str, Callable[..., list[Any]]] = {"cond": _cond, "map_impl": _map, "scan": _scan}
+
+
+def _rounds(slices: Sequence[Value], body: Body) -> int:
+    extent, calls = slices[0].shape[0], len(body.calls.graph.nodes)
+    if not isinstance(extent, int) or not extent:
+        raise UnsupportedOp(f"it goes over an axis of extent {extent}, which is not known, or has nothing")
+    if extent * calls > _MOST:
+        raise UnsupportedOp(f"{extent} rounds of {calls} calls are more than {_MOST:,}")
+    return extent
+
+
+def _slices(values: Sequence[Value], i: int) -> list[Value]:
+    return [ops.gather(v, np.array(i), axis=0) for v in values]
+
+
+def _stacked(values: Sequence[Value]) -> Value:
+    return ops.concat([ops.unsqueeze(v, axes=(0,)) for v in values], axis=0)
