@@ -233,6 +233,16 @@ def test_an_extent_that_others_define_is_taken_apart_where_it_has_no_end() -> No
     assert Intervals(bounds).is_within(read, rows * 2)
 
 
+def test_an_extent_that_is_a_sum_of_many_is_as_much_as_they_are() -> None:
+    """Ways to take each of the parts, which are the lesser of two themselves, are more than are looked at."""
+    counts = [OpenVar(f"c{i}", "int32", 0, None) for i in range(6)]
+    parts = [OpenVar(f"e{i}", "int32", 0, 20, minimum(c, 20)) for i, c in enumerate(counts)]
+    total = OpenVar("total", "int32", 1, 120, sum(parts[1:], parts[0]))
+    k = Var("k", "int32")
+    bound = Intervals({k: (0, 4 * total)}, [k < sum((4 * e for e in parts[1:]), 4 * parts[0])])
+    assert bound.span(k - 4 * total)[1] == -1
+
+
 def test_facts_of_extents_count_where_those_of_loops_are_used_up() -> None:
     rows, columns = OpenVar("rows", low=1), OpenVar("columns", low=1)
     plane, outer, inner = Var("plane", "int32"), Var("outer", "int32"), Var("inner", "int32")

@@ -70,6 +70,19 @@ def test_bodies(name: str) -> None:
                 np.testing.assert_allclose(y, expected.numpy(), 1e-5, 1e-6)
 
 
+def test_branches_that_write_to_nothing_are_read_as_they_are() -> None:
+    """PyTorch would refuse to make functional what reads a view of an input."""
+
+    def chosen(m: Of, x: torch.Tensor) -> Any:
+        return torch.cond(x.sum() > 0, lambda a: a + x[:1], lambda a: a - x[1:2], (x,))
+
+    x = torch.randn(2, 3)
+    with torch.no_grad():
+        compiled = renorm.compile(Of(chosen).eval(), args=(x,))
+        for given in (x.abs(), -x.abs()):
+            np.testing.assert_array_equal(compiled.run(given)[0], Of(chosen)(given).numpy())
+
+
 def test_norms_in_branches_fold() -> None:
     def chosen(m: Of, x: torch.Tensor) -> Any:
         return torch.cond(x.sum() > 0, lambda a: m.norm(m.layer(a)), lambda a: a * 2, (x,))

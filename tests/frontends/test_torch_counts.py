@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,6 +12,8 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 import torch
 
 import renorm
+from renorm.driver.module import OpenModule
+from renorm.errors import InvalidInput, UnsupportedOp
 
 X = torch.tensor([[0.5, -1.0, 0.0, 2.0], [0.0, -3.0, 4.0, -0.25], [1.5, 0.0, 0.0, -2.0]])
 NONE, ALL = torch.zeros(3, 4), torch.ones(3, 4)
@@ -71,6 +73,30 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+def _columns(x: torch.Tensor) -> torch.Tensor:
+    made, kept = x.clone(), x[0] > 0.4
+    made[:, kept] = made[:, kept] * 3
+    return made
+
+
+def _slices(x: torch.Tensor) -> torch.Tensor:
+    made = torch.stack([x, x + 1, x - 1])
+    made[:, x > 0] = made[:, x > 0] * 2
+    made[:, x[:, 1] < 0] = 7.0
+    return made
+
+
+FUNCTIONS.update(
+    {
+        "columns of a mask": _columns,
+        "slices of a mask": _slices,
+        "std of a selection": lambda x: x[x > 0].std(),
+        "a branch of one truth value": lambda x: torch.cond(x[0, :1] > 0, lambda a: a.sum(), lambda a: a.mean(), (x,)),
+    }
+)
+
+
+@pytest.mark.filterwarnings("ignore:std")  # PyTorch's, of no degrees of freedom
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_extents_that_data_decide(name: str) -> None:
     agree(Of(FUNCTIONS[name]), [[x] for x in DATA])
@@ -85,7 +111,7 @@ def test_beside_open_extents(name: str) -> None:
 def test_an_element_is_an_extent() -> None:
     class Cut(torch.nn.Module):
         def forward(self, x: torch.Tensor, n: torch.Tensor) -> Any:
-            k: Any = n.item()
+            k = cast("int", n.item())
             torch._check(k >= 0)
             torch._check(k <= x.shape[0])
             return x[:k] * k, torch.zeros(k + 1)
@@ -93,8 +119,58 @@ def test_an_element_is_an_extent() -> None:
     agree(Cut(), [[X, torch.tensor(n)] for n in (2, 0, 3, 1)])
 
 
+def test_one_value_may_be_for_all_places() -> None:
+    def stored(x: torch.Tensor) -> torch.Tensor:
+        return x.index_put((x > 0,), x[x < -2.5])
+
+    agree(Of(stored), [[X], [X * 0]])
+    with pytest.raises(InvalidInput):  # five places and two values
+        renorm.compile(Of(stored), args=(X,)).run(torch.tensor([[1.0, 1, 1, 0], [1, 1, -3, 0], [0, 0, 0, -4]]))
+
+
+def test_a_slice_of_known_length_begins_where_data_say() -> None:
+    def cut(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        begin = cast("int", n.item())
+        torch._check(begin >= 0)
+        torch._check(begin <= 1)
+        return x[begin : begin + 2]
+
+    agree(Of(cut), [[X, torch.tensor(n)] for n in (1, 0)])
+
+
+def test_what_may_be_negative() -> None:
+    agree(Of(lambda x, n: torch.full((2,), n.item()) + x[: n.item()].sum()), [[X, torch.tensor(n)] for n in (1, -2)])
+    with pytest.raises(UnsupportedOp, match=r"torch\._check\(u\d+ >= 0\)"):
+        renorm.compile(Of(lambda x, n: torch.nn.functional.pad(x, (0, n.item()))), args=(X, torch.tensor(1)))
+
+
+def test_buffers_that_are_updated_beside_counts_are_refused() -> None:
+    class Counting(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return x[x > 0]
+
+    with pytest.raises(UnsupportedOp, match="updates buffers, and data decide extents"):
+        renorm.compile(Counting(), args=(X,))
+
+
+def test_checked_selections_of_nothing() -> None:
+    made = renorm.compile(Of(lambda x: (lambda a: a[a > 1])(x[x > 0])), args=(X,), checked=True)
+    assert [made.run(x)[0].size for x in (X, NONE, -ALL)] == [3, 0, 0]
+
+
 def test_an_element_is_a_number() -> None:
     agree(Of(lambda x: x * (x * 2).sum().item()), [[x] for x in DATA])
+
+
+def test_equal_counts_are_one() -> None:
+    module = renorm.compile(Of(lambda x: x[x > 0] * (x * 2)[x > 0].exp() + x[torch.where(x > 0)]), args=(X,))
+    assert isinstance(module, OpenModule)
+    assert len([e for e in module.report.extents if "counted" in e]) == 1
 
 
 def test_several_mean_the_same() -> None:
@@ -128,22 +204,54 @@ def _nms(boxes: torch.Tensor, scores: torch.Tensor, threshold: float) -> torch.T
     return torch.tensor(kept, dtype=torch.int64)
 
 
-def test_boxes_that_are_kept() -> None:
+@pytest.fixture
+def nms() -> Iterator[Callable[..., Any]]:
     """The operator is torchvision's, which is not installed: a definition of its own."""
     library = torch.library.Library("torchvision", "FRAGMENT")
     if not hasattr(torch.ops.torchvision, "nms"):
         library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         library.impl("nms", _nms, "CPU")
-        torch.library.register_fake(
-            "torchvision::nms",
-            lambda boxes, scores, threshold: boxes.new_empty(
-                torch.library.get_ctx().new_dynamic_size(), dtype=torch.int64
-            ),
-            lib=library,
-        )
 
+        def shaped(boxes: torch.Tensor, scores: torch.Tensor, threshold: float) -> torch.Tensor:
+            return boxes.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.int64)
+
+        torch.library.register_fake("torchvision::nms", shaped, lib=library)
+    yield torch.ops.torchvision.nms
+    library._destroy()
+
+
+def test_detections_of_several_levels(nms: Callable[..., Any]) -> None:
+    """The head of a detector: candidates of each level above a threshold, of which the best are taken, then boxes that
+    no better one of their class overlaps. There is one program, which also has results where nothing is found."""
+
+    def detected(*levels: torch.Tensor) -> Any:
+        boxes, scores, labels = list[torch.Tensor](), list[torch.Tensor](), list[torch.Tensor]()
+        for x in levels:
+            score = x[:, 4:].flatten().sigmoid()
+            keep = score > 0.6
+            score, index = score[keep], torch.where(keep)[0]
+            score, order = score.topk(cast("int", torch.sym_min(index.shape[0], 9)))
+            index = index[order]
+            middle, size = x[index // 3, :2] * 10, x[index // 3, 2:4].exp()
+            boxes.append(torch.cat([middle - size, middle + size], 1))
+            scores.append(score)
+            labels.append(index % 3)
+        found, score, label = torch.cat(boxes), torch.cat(scores), torch.cat(labels)
+        apart = torch.cat([found.flatten(), found.new_zeros(1)]).max() + 1
+        kept = nms(found + (label * apart)[:, None], score, 0.5)[:11]
+        return found[kept], score[kept], label[kept]
+
+    rng = np.random.default_rng(7)
+    draws = [[torch.from_numpy(rng.normal(size=(n, 7)).astype(np.float32)) for n in (25, 12, 6)] for _ in range(3)]
+    nothing, little = [x * 0 - 9 for x in draws[0]], [draws[0][0] * 0 - 9, *draws[1][1:]]
+    agree(Of(detected), [*draws, nothing, little])
+    made = renorm.compile(Of(detected), args=tuple(draws[0]))
+    assert isinstance(made, OpenModule)
+
+
+def test_boxes_that_are_kept(nms: Callable[..., Any]) -> None:
     def kept(boxes: torch.Tensor, scores: torch.Tensor) -> Any:
-        found = torch.ops.torchvision.nms(boxes, scores, 0.5)
+        found = nms(boxes, scores, 0.5)
         return boxes[found], scores[found], found
 
     scores = torch.tensor([0.9, 0.8, 0.3, 0.7, 0.6])
@@ -152,3 +260,20 @@ def test_boxes_that_are_kept() -> None:
     calls = [(BOXES, scores), (BOXES * 0, scores), (BOXES[:2], scores[:2]), (many, torch.linspace(0, 1, 17))]
     dim = torch.export.Dim("n", min=1)
     agree(Of(kept), calls, {"x": ({0: dim}, {0: dim})})
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_number_is_an_input(is_open: bool) -> None:
+    class Cut(torch.nn.Module):
+        def forward(self, x: torch.Tensor, n: int) -> Any:
+            return x[:n] * n, torch.zeros(n + 1, 2)
+
+    dynamic = {"x": {0: torch.export.Dim.DYNAMIC} if is_open else None, "n": torch.export.Dim.DYNAMIC}
+    made = renorm.compile(Cut(), args=(X, 2), dynamic_shapes=dynamic)
+    for n in (1, 2, 3):
+        for y, expected in zip(made.run(X, np.array(n)), Cut()(X, n), strict=True):
+            assert y.shape == tuple(expected.shape)
+            np.testing.assert_array_equal(y, expected.numpy())
+    if not is_open:
+        with pytest.raises(InvalidInput, match=r"is in \d\.\.3"):
+            made.run(X, np.array(4))

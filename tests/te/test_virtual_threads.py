@@ -151,3 +151,19 @@ def test_what_a_condition_reads_counts() -> None:
     x, y, z = (rng.normal(size=shape).astype(np.float32) for shape in ((4, 5), (5,), (4,)))
     interpret.run(te.lower(s, [a, b, c]), [x, y, z])
     np.testing.assert_allclose(z, np.where(x > 0, y, 0).sum(1), rtol=1e-5)
+
+
+def test_what_is_made_outside_of_threads_they_share() -> None:
+    """Columns of a copy are made by virtual threads of its own, which end before it is read."""
+    a = te.placeholder((3, 2), name="A")
+    k = te.reduce_axis((0, 2), name="k")
+    c = te.compute((2, 2), lambda i, j: te.sum(a[i + k, j] * te.cast("float32", k + 1), axis=k), name="C")
+    s = te.create_schedule(c.op)
+    sums = s.cache_write(c, "local")
+    v, _ = s[c].split(s[c].op.axis[0], factor=1)
+    s[c].bind(v, te.thread_axis("vthread"))
+    s[sums].bind(s[sums].op.axis[1], te.thread_axis("vthread"))
+    s[sums].compute_at(s[c], v)
+    x, y = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32), np.zeros((2, 2), np.float32)
+    interpret.run(te.lower(s, [a, c]), [x, y])
+    np.testing.assert_allclose(y, x[:2] + 2 * x[1:], rtol=1e-5)

@@ -86,9 +86,10 @@ def settled(conditions: Iterable[Condition], symbols: Sequence[Symbol]) -> tuple
         s//3 == 4                   s is in 12..14
         2 <= s//2, (s + 1)//2 <= 60    s is in 4..120
         min(1, s) <= 0                 s is 0
+        m + min(8, n) <= 0             m and n are 0
     """
     found: dict[Symbol, Dim] = {s: Sym(s) for s in symbols}
-    waiting = list(dict.fromkeys(map(_chosen, conditions)))
+    waiting = list(dict.fromkeys(part for c in conditions for part in _parts(c)))
     while True:
         step = next((step for c in waiting for step in _steps(c, symbols)), None)
         if step is None:
@@ -96,18 +97,26 @@ def settled(conditions: Iterable[Condition], symbols: Sequence[Symbol]) -> tuple
         symbol, value = step
         in_range = (Condition(symbol.least, "<=", value), Condition(value, "<=", _most(symbol, value)))
         found = {s: substitute(d, dict([step])) for s, d in found.items()}
-        replaced = (_chosen(c.replaced(dict([step]))) for c in waiting)
+        replaced = (part for c in waiting for part in _parts(c.replaced(dict([step]))))
         waiting = [c for c in dict.fromkeys((*replaced, *in_range)) if c.decided() is not True]
 
 
-def _chosen(c: Condition) -> Condition:
-    """Return min(a, b) <= c as b <= c where a never is."""
+def _parts(c: Condition) -> Iterator[Condition]:
+    """Yield what a condition says, as conditions: min(a, b) <= c is b <= c where a never is; where nothing is negative,
+    a + b <= 0 is a <= 0 and b <= 0."""
+    found = terms(c.left - c.right) if c.relation == "<=" else []
+    if len(found) > 1 and all(product and k > 0 and bounds(Sym.of({product: 1}))[0] >= 0 for product, k in found):
+        for product, _ in found:
+            yield from _parts(Condition(Sym.of({product: 1}), "<=", 0))
+        return
     ((product, k), *others) = terms(c.left) or [((), 0)]
-    if c.relation != "<=" or others or k != 1 or len(product) != 1 or isinstance(product[0], Symbol):
-        return c
-    op, a, b = product[0]
-    chosen = (y for x, y in ((a, b), (b, a)) if op == "min" and bounds(x - c.right)[0] > 0)
-    return next((Condition(x, "<=", c.right) for x in chosen), c)
+    if c.relation == "<=" and not others and k == 1 and len(product) == 1 and not isinstance(product[0], Symbol):
+        op, a, b = product[0]
+        chosen = (y for x, y in ((a, b), (b, a)) if op == "min" and bounds(x - c.right)[0] > 0)
+        if (one := next(chosen, None)) is not None:
+            yield from _parts(Condition(one, "<=", c.right))
+            return
+    yield c
 
 
 def _is_same(symbol: Symbol, value: Dim) -> bool:

@@ -24,6 +24,7 @@ from renorm.core.errors import (
     InvalidTarget,
     OperandError,
     RenormError,
+    UnsupportedOp,
     UserCodeError,
 )
 from renorm.core.floating import standard_environment
@@ -182,6 +183,12 @@ def _compiled(
     if counted and (train_state or options.specializations):
         asked = "train_state=True" if train_state else f"specializations={options.specializations}"
         raise InvalidInput(f"{asked}, and data decide extents of {graph.name}", counted, "compile it without")
+    if counted and held:
+        raise UnsupportedOp(
+            f"{graph.name} updates buffers, and data decide extents of it",
+            [f"buffers: {', '.join(held)}", f"data decide {', '.join(counted)}"],
+            "return what is updated as a result, or leave one of the two to another program",
+        )
     options = replace(options, state=held, is_final=_is_final(model, options))
     sizes = {s: d for s, d in graph.metadata.get(STATED, {}).items() if isinstance(d, int)}
     is_open = {v.name: not is_static(v.shape) for v in graph.inputs}

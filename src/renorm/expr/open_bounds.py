@@ -128,7 +128,8 @@ class OpenBounds:
         for _ in range(_MOST_WAYS):
             if not waiting:
                 break
-            now, divisor, kept = waiting.pop()
+            # first what is short: where much cancels, bounds are near
+            now, divisor, kept = waiting.pop(min(range(len(waiting)), key=lambda i: (len(waiting[i][0].terms), -i)))
             atom = self._next(now, 0, kept)
             if atom is None:
                 bound = self._of_extents(now)

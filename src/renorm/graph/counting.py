@@ -8,7 +8,8 @@ graph (x: f32[N])                               ->    graph (x: f32[N], c.read: 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container
+from collections import defaultdict
+from collections.abc import Callable, Container, Hashable
 from math import prod
 
 from renorm.core import dtypes
@@ -46,13 +47,16 @@ def _cut(graph: Graph, counts: Callable[[Graph], list[Value]]) -> Graph | None:
     while found := counts(made):
         wanted = _undecided(made)
         symbols = element_symbols([*made.inputs, *found])
+        alike, reads = _alike(made), dict[int, Value]()
         for count in found:
-            named = (f"{count.name}.read{k or ''}" for k in itertools.count())
-            read = made.input(next(filter(made.is_free, named)), count.dtype, count.shape)
-            read.deciding = symbols[count.name]
+            read = reads.get(alike[count])
+            if read is None:
+                named = (f"{count.name}.read{k or ''}" for k in itertools.count())
+                read = reads[alike[count]] = made.input(next(filter(made.is_free, named)), count.dtype, count.shape)
+                read.deciding = symbols[count.name]
+                inputs[read] = count
             for node in count.users:
                 node.replace_operand(count, read)
-            inputs[read] = count
         made.infer_again()
         if any(v.known is not None and not any(isinstance(e, Sym) for e in v.known.flat) for v in wanted):
             return None
@@ -66,6 +70,27 @@ def _cut(graph: Graph, counts: Callable[[Graph], list[Value]]) -> Graph | None:
     made.outputs = [*made.outputs, *(inputs[v] for v in used)]
     made.metadata[COUNTS] = Counts(first, len(used))
     return made if used else None
+
+
+def _alike(graph: Graph) -> dict[Value, int]:
+    """Return a number for each value, which is the same where equal ops on equal operands compute it: what a mask
+    selects of two arrays is as much."""
+    numbers, found = defaultdict[Hashable, int](itertools.count().__next__), dict[Value, int]()
+
+    def number(v: Value | None) -> int:
+        if v is None:
+            return -1
+        if v not in found:
+            is_few = v.data is not None and v.data.size <= FEW
+            found[v] = numbers[(v.type, v.data.tobytes()) if is_few and v.data is not None else v]
+        return found[v]
+
+    for node in graph.nodes:
+        operands = (tuple(map(number, o)) if isinstance(o, list) else number(o) for o in node.operands)
+        key = type(node.op), node.op, tuple(operands)
+        for i, v in enumerate(node.outputs):
+            found[v] = numbers[key, i]
+    return found
 
 
 def _undecided(graph: Graph) -> list[Value]:

@@ -171,6 +171,8 @@ class Moved:
         step, *more = self.steps
         if more or not isinstance(step, Strided):
             return []
+        if any(isinstance(n, Sym) for s in step.slices for n in (s.start, s.stop)):
+            return []  # data decide where it begins
         taken = [range(e)[s] for e, s in zip(static(self.source.shape), step.slices)]
         if any(r.step != 1 for r in taken if len(r) > 1):
             return []

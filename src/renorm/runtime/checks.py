@@ -32,7 +32,8 @@ class Check:
         for axis, extent, low, high in zip(
             self.axes, static(self.extents), least.tolist(), greatest.tolist(), strict=True
         ):
-            outside = [i for i in (low, high) if not -extent <= i < extent]
+            # of an axis without elements there are no indices: what is measured is what stands for none
+            outside = [i for i in (low, high) if not -extent <= i < max(extent, 1)]
             found += [f"node {self.node!r}: index {i} is outside axis {axis} of extent {extent}" for i in outside[:1]]
         return found
 

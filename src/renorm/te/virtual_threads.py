@@ -10,8 +10,8 @@
       }
     }
 
-What does not depend on v is done once: barriers, and what threads share. What each would have for itself has an axis
-for v in front.
+What does not depend on v is done once: barriers, and what threads share. What each would have for itself, since it is
+allocated inside of the loop over v, has an axis for v in front.
 """
 
 from __future__ import annotations
@@ -64,13 +64,22 @@ class _Threads:
     moved: dict[Any, Buffer] = field(default_factory=dict["Any", Buffer])
 
     def __post_init__(self) -> None:
-        own = {s.buffer for s in walk(self.nest) if isinstance(s, Allocate) and not s.buffer.is_shared}
+        own = dict(self._allocated(self.nest, frozenset()))
         self.depends = {b: set[Var]() for b in own}
         before = -1
         while before < (before := sum(map(len, self.depends.values()))):  # what is stored depends on what was read
             for store, around in self._stores(self.nest, set()):
                 if store.buffer in own:
-                    self.depends[store.buffer] |= around | self._needed(store)
+                    self.depends[store.buffer] |= (around | self._needed(store)) & own[store.buffer]
+
+    def _allocated(self, s: Stmt, around: frozenset[Var]) -> Iterator[tuple[Buffer, frozenset[Var]]]:
+        """Yield the buffers that no block shares, each with the threads whose loops stand around where it is made."""
+        if isinstance(s, Allocate) and not s.buffer.is_shared:
+            yield s.buffer, around
+        if isinstance(s, For) and s in self.loops:
+            around |= {s.var}
+        for c in children(s):
+            yield from self._allocated(c, around)
 
     def _stores(self, s: Stmt, around: set[Var]) -> Iterator[tuple[Store, set[Var]]]:
         """Yield stores, each with the threads that conditions and loops around it depend on."""

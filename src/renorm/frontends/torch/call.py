@@ -59,7 +59,7 @@ class Call(Building):
         """As in Building; of numbers that may be no extents, since they may be negative, values."""
         if not any(isinstance(e, Value) for e in elements):
             return super().integers([e for e in elements if not isinstance(e, Value)])
-        parts = [self.reshaped(e, (1,)) if isinstance(e, Value) else super().integers([e]) for e in elements]
+        parts = [self.reshaped(e, (1,)) if isinstance(e, Value) else self.integers([e]) for e in elements]
         return parts[0] if len(parts) == 1 else ops.concat(parts, axis=0)
 
     def told(self, elements: np.ndarray[Any, Any]) -> Value:
@@ -78,8 +78,10 @@ class Call(Building):
             return self.reshaped(value, (1,))
         return ops.slice(ops.shape(value), np.array([axis]), np.array([axis + 1]))
 
-    def number(self, x: Number, dtype: str) -> Value:
-        """Return a scalar."""
+    def number(self, x: Operand, dtype: str) -> Value:
+        """Return a scalar; of a number that data decide its value."""
+        if isinstance(x, Value):
+            return self.cast(self.reshaped(x, ()), dtype)
         if isinstance(x, Sym):
             return self.cast(self.told(np.array(x, object)), dtype)
         return self.graph.constant(np.asarray(x).astype(dtypes.numpy_dtype(dtype)), "number")
@@ -111,7 +113,7 @@ class Call(Building):
                 shape[a] = n if shape[a] == 1 else shape[a]
         return [self.expanded(v, tuple(shape)) for v in values]
 
-    def filled(self, number: Number, dtype: str, shape: Shape) -> Value:
+    def filled(self, number: Operand, dtype: str, shape: Shape) -> Value:
         """Return a tensor of equal elements."""
         scalar = self.number(number, dtype)
         if is_static(shape) and scalar.data is not None and np.prod(static(shape)) <= 64:

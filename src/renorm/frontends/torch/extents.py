@@ -38,6 +38,7 @@ class Extents:
         self._own = dict[Any, Sym]()  # expressions, and the symbols that stand for them
         self._may_count = may_count
         self.counts = dict[Symbol, tuple[Value, int | None]]()
+        self._signed = set[str]()  # names of elements that may be negative
         self.has_elements = False  # whether a value's `known` is taken for what it is
 
     def of_inputs(self, shapes: Iterable[Iterable[Any]]) -> Extents:
@@ -76,6 +77,7 @@ class Extents:
         if not self._may_count:
             raise UnsupportedOp(f"an extent is {name}", ["data decide it"])
         if held is None or not held.lower.is_Integer or held.lower < 0:
+            self._signed.add(name)
             return None
         symbol = Symbol(name, int(held.lower), _most(held))
         self._symbols[name], self.counts[symbol] = Sym(symbol), (value, None)
@@ -101,6 +103,9 @@ class Extents:
             return reduce(_OPS["Mul"], [self._dim(e.args[0])] * int(e.args[1]))
         if kind in _OPS:
             return reduce(_OPS[kind], map(self._dim, e.args))
+        if signed := sorted(self._signed.intersection(map(str, e.free_symbols))):
+            checked = ", ".join(f"torch._check({s} >= 0)" for s in signed)
+            raise UnsupportedOp(f"an extent is {e}, which data decide, and may be negative", do=f"say {checked}")
         raise UnsupportedOp(f"an extent is {e}", ["data decide it, or it is no whole number of other extents"])
 
 

@@ -19,6 +19,7 @@ from renorm.core.limits import DEFAULT, Limits
 from renorm.frontends import BUFFERS
 from renorm.frontends.diagnosis import diagnose
 from renorm.frontends.problems import Problem
+from renorm.frontends.torch import bodies
 from renorm.frontends.torch.extents import Extents
 from renorm.frontends.torch.reader import Reader, array_of
 from renorm.graph.ir import Graph
@@ -131,13 +132,16 @@ def functional(source: Any) -> torch.export.ExportedProgram:
 
 
 def _writes(node: torch.fx.Node) -> bool:
-    """Return whether a node writes in place, or is a graph of its own. The schema of batch_norm does not say that it
-    updates running statistics."""
+    """Return whether a node writes in place, or one of a graph that it calls. The schema of batch_norm does not say
+    that it updates running statistics."""
     if isinstance(node.target, torch._ops.OpOverload):
         return node.target._schema.is_mutable or (
             node.target is torch.ops.aten.batch_norm.default and bool(node.args[5])
         )
-    return node.op == "get_attr" or isinstance(node.target, torch._ops.HigherOrderOperator)
+    if node.op == "get_attr":
+        held = getattr(node.graph.owning_module, str(node.target), None)
+        return not isinstance(held, torch.fx.GraphModule) or any(map(_writes, held.graph.nodes))
+    return isinstance(node.target, torch._ops.HigherOrderOperator) and not bodies.reads(node.target)
 
 
 def _tensor(program: torch.export.ExportedProgram, target: str) -> torch.Tensor:

@@ -52,7 +52,10 @@ class Reader:
         held = node.meta.get("val")
         try:
             if isinstance(held, torch.SymInt):
-                raise UnsupportedOp("a number that is an input, of which extents are made")
+                number = self.graph.input(name or node.name, "int64", ())
+                number.deciding = (self.extents.of(held),)
+                self.made[node] = number.deciding[0]
+                return
             self.made[node] = self._stand_in(name or node.name, held) if isinstance(held, torch.Tensor) else held
         except RenormError as error:
             self.problems.append(Problem(error, node.name, "an input"))
@@ -305,6 +308,7 @@ def where(node: torch.fx.Node) -> str:
 def stated(node: torch.fx.Node) -> str:
     """Return what a node calls, and the line of the caller's source that does."""
     lines = _LINE.findall(str(node.meta.get("stack_trace", "")))  # of a damaged file it may be anything
+    lines = [line for line in lines if not line[0].startswith("<")]  # of a graph that PyTorch has made
     own = [line for line in lines if f"{torch.__name__}/" not in line[0]] or lines
     return f"{overload(node)}, {own[-1][0]}:{own[-1][1]}" if own else overload(node)
 

@@ -117,6 +117,5 @@ def _nms(c: Call, boxes: Value, scores: Value, iou_threshold: float) -> Any:
     kept = ops.non_max_suppression(
         c.reshaped(boxes, (1, n, 4)), c.reshaped(scores, (1, 1, n)), extent(boxes, 0), threshold, None
     )
-    flat = c.flat(kept)
-    count = counted(ops.greater_or_equal(flat, np.array(0)))
-    return ops.slice(flat, np.array([0]), count, np.array([0]))
+    rows = ops.kept_rows(kept, counted(ops.greater_or_equal(kept, np.array(0))))  # of batch, class and box
+    return ops.gather(rows, np.array(2), axis=1)

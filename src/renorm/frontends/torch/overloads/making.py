@@ -52,7 +52,7 @@ def _scalar(c: Call, number: Number, **layout: Any) -> Any:
 @reads("arange.start_step")
 def _arange_step(c: Call, start: Number, end: Number, step: Number = 1, **layout: Any) -> Any:
     bounds: list[Any] = [start, end, step]
-    if any(isinstance(n, Sym) for n in bounds):
+    if any(isinstance(n, (Sym, Value)) for n in bounds):
         return c.cast(ops.range(*(c.number(n, "int64") for n in bounds)), c.dtype)
     first, _, by = bounds if is_float(c.dtype) else map(int, bounds)
     return c.graph.constant(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from renorm import ops
+from renorm.core.dims import maximum
 from renorm.core.shapes import normalize_axis
 from renorm.frontends.torch.call import Call, Given, axes_of
 from renorm.frontends.torch.overloads.comparing import truth
@@ -124,7 +125,7 @@ def _variance(c: Call, x: Value, axes: Axes, correction: float | None, keepdim: 
     if less == 0:
         variance = ops.reduce_mean(squares, axes=chosen, keepdims=keepdim)
     else:
-        degrees = max(count - less, 0) if isinstance(count, int) else count - int(less)
+        degrees = max(count - less, 0) if isinstance(count, int) else maximum(count - int(less), 0)
         total = ops.reduce_sum(squares, axes=chosen, keepdims=keepdim)
         variance = ops.div(total, c.number(degrees, x.dtype))
     return variance, mean if keepdim else c.reshaped(mean, variance.shape)

@@ -16,6 +16,7 @@ from renorm.core.shapes import normalize_axis
 from renorm.frontends.torch.call import Call, Given, Number, Operand
 from renorm.frontends.torch.overloads.table import reads
 from renorm.graph.ir import Value
+from renorm.ops.nonzero import counted
 
 _REDUCTIONS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
 
@@ -125,6 +126,8 @@ def _along(c: Call, x: Value, dim: int, index: Value, source: Value, reduction: 
 @reads("index_put", "_unsafe_index_put")
 def _index_put(c: Call, x: Value, indices: Sequence[Given], values: Operand, accumulate: bool = False) -> Any:
     """Store where truth values say, or indices of one axis, or of several, which broadcast (as index.Tensor reads)."""
+    if accumulate and x.dtype == "bool":
+        raise UnsupportedOp("truth values are added where indices say")
     masks = [(a, i) for a, i in enumerate(indices) if i is not None]
     if len(masks) == 1 and masks[0][1].dtype == "bool":
         return _masked(c, x, *masks[0], values, accumulate)
@@ -132,8 +135,6 @@ def _index_put(c: Call, x: Value, indices: Sequence[Given], values: Operand, acc
     if any(i is not None and i.dtype in ("bool", "uint8") for i in indices):
         raise UnsupportedOp("elements are stored where several truth values say, whose number data decide")
     stored, reduction = c.operand(values, x.dtype), "add" if accumulate else "none"
-    if accumulate and x.dtype == "bool":
-        raise UnsupportedOp("truth values are added where indices say")
     axes, spread = [a for a, _ in given], c.spread([i for _, i in given])
     shape, count = spread[0].shape, spread[0].rank
     if len(axes) == 1:
@@ -156,25 +157,33 @@ def _index_put(c: Call, x: Value, indices: Sequence[Given], values: Operand, acc
 
 
 def _masked(c: Call, x: Value, axis: int, mask: Value, values: Operand, accumulate: bool) -> Value:
-    """Store the k-th value where a mask, of axes from `axis` on, is true for the k-th time."""
-    stored = c.operand(values, x.dtype)
-    kept = c.reshaped(mask, (*mask.shape, *[1] * (x.rank - axis - mask.rank)))
-    rest = x.rank - axis - mask.rank
+    """Store the k-th value where a mask, of axes from `axis` on, is true for the k-th time: one value for all places
+    is chosen by element."""
+    stored, rest = c.operand(values, x.dtype), x.rank - axis - mask.rank
     if stored.rank > rest and stored.shape[-rest - 1] != 1:
-        lead = stored.rank - rest - 1
-        flat = c.flat(c.cast(mask, "int64"))
-        order = ops.max([ops.sub(ops.cum_sum(flat, np.array(0)), np.array([1])), np.array([0])])
-        none = c.filled(0, x.dtype, (*stored.shape[:lead], 1, *stored.shape[lead + 1 :]))
-        each = ops.gather(ops.concat([stored, none], axis=lead), order, axis=lead)
-        stored = c.reshaped(each, (*stored.shape[:lead], *mask.shape, *stored.shape[lead + 1 :]))
-    elif stored.rank > rest:
+        return _scattered(c, x, axis, mask, stored, accumulate)
+    if stored.rank > rest:
         lead = stored.rank - rest - 1
         stored = c.reshaped(stored, (*stored.shape[:lead], *[1] * mask.rank, *stored.shape[lead + 1 :]))
+    kept = c.reshaped(mask, (*mask.shape, *[1] * rest))
     return ops.where(kept, ops.add(x, stored) if accumulate else stored, x)
+
+
+def _scattered(c: Call, x: Value, axis: int, mask: Value, values: Value, accumulate: bool) -> Value:
+    count, behind = counted(mask), axis + mask.rank
+    places = ops.transpose(ops.nonzero(mask, count), perm=(1, 0))
+    whole = ops.expand(values, c.integers([*x.shape[:axis], count, *x.shape[behind:]]))
+    order = (*range(axis, behind), *range(axis), *range(behind, x.rank))  # what is indexed comes first
+    moved = ops.transpose(x, perm=order) if axis else x
+    if axis:
+        whole = ops.transpose(whole, perm=(axis, *range(axis), *range(axis + 1, whole.rank)))
+    made = ops.scatter_nd(moved, places, whole, reduction="add" if accumulate else "none")
+    return ops.transpose(made, perm=tuple(int(p) for p in np.argsort(order))) if axis else made
 
 
 @reads("masked_scatter")
 def _masked_scatter(c: Call, x: Value, mask: Value, source: Value) -> Any:
     """As many elements of the source as there are places, in its order."""
-    x, mask = c.spread([x, mask])
-    return c.reshaped(_masked(c, c.flat(x), 0, c.flat(mask), c.flat(source), False), c.shape)
+    x, mask = (c.flat(v) for v in c.spread([x, mask]))
+    first = ops.slice(c.flat(source), np.array([0]), counted(mask), np.array([0]))
+    return c.reshaped(_scattered(c, x, 0, mask, first, False), c.shape)
