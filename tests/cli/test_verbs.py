@@ -179,6 +179,19 @@ def test_bench_prints_what_could_be_measured(monkeypatch: pytest.MonkeyPatch) ->
     assert [t["error"] for t in run_json(*brief)["runtimes"]] == [None, None]
 
 
+def test_bench_fails_where_renorm_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(contenders: Any, *args: Any, **options: Any) -> Comparison:
+        found = side_by_side(contenders[1:], *args, **options).measured
+        return Comparison([Measured("renorm", None, failure="it needs a GPU"), *found], (None,))
+
+    monkeypatch.setattr("renorm.cli.bench.side_by_side", measured)
+    brief = ("bench", MODEL, *FIXED, "--against", "ort", "--seconds", 0.01, "--rounds", 1, "--threads", 1)
+    assert "renorm: it needs a GPU" in run(*brief, code=1).stdout
+    found = run_json(*brief, code=1)
+    assert found["latency_ms"][0] is None
+    assert found["latency_ms"][1]["median"] > 0
+
+
 def test_bench_says_what_it_cannot_compare_with(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "not a runtime to compare with" in run("bench", MODEL, *FIXED, "--against", "abacus", code=2).stderr
     assert "give the .onnx file" in run("bench", artifact, "--against", "ort", code=2).stderr

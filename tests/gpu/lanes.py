@@ -167,7 +167,7 @@ class _Blocks(LaneExpressions):
 
     def _allocate(self, buffer: Buffer) -> None:
         assert isinstance(buffer.size, int)
-        is_shared = buffer.scope in ("shared", "global")
+        is_shared = buffer.is_shared or buffer.scope == "global"
         size = buffer.size * (self._count // self._threads if is_shared else self._count)
         base, stride = (self._block * buffer.size, 1) if is_shared else (self._lane, self._count)
         made = _Cells(buffer, np.zeros(size, dtypes.numpy_dtype(buffer.dtype)), base, stride)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 from tests.driver.random_networks import network
 from tests.driver.test_compile import expected, inputs, small
 from tests.driver.test_random_networks import Oracle
@@ -143,3 +144,15 @@ def in_training(rng: np.random.Generator) -> onnx.ModelProto:
     )
     graph = onnx.helper.make_graph([node], "in_training", [x], ends, constants)
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 15)])
+
+
+def test_a_transposed_convolution_of_volumes() -> None:
+    """Its window is as wide as a row: what bounds its reads is proved by trying all values of eight variables."""
+    x, w = (helper.make_tensor_value_info(n, 1, s) for n, s in (("x", (3, 8, 8, 4, 4)), ("w", (8, 2, 4, 4, 4))))
+    y = helper.make_tensor_value_info("y", 1, None)
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 1, 1], pads=[1, 0, 1, 0, 0, 0])
+    model = helper.make_model(helper.make_graph([node], "g", [x, w], [y]), opset_imports=[helper.make_opsetid("", 17)])
+    rng = np.random.default_rng(0)
+    given = [rng.normal(size=s).astype(np.float32) for s in ((3, 8, 8, 4, 4), (8, 2, 4, 4, 4))]
+    found, expected = (renorm.compile(model, target=t).run(*given)[0] for t in (TARGET, "llvm"))
+    np.testing.assert_allclose(found, expected, 1e-4, 1e-4)

@@ -372,8 +372,9 @@ def test_memory_of_a_gpu_that_cannot_be() -> None:
     a, p, c = chain()
     for scope, where, message in [
         ("global", "block", "global memory cannot be allocated"),
-        ("local", "block", "P is local to a thread, but C reads it from all threads of a block"),
-        ("local", "bound", "P is local to each thread, but threadIdx.x runs its loop"),
+        ("local", "block", "P (local) is a thread's own, but C reads it from all of a block"),
+        ("local", "bound", "P (local) is each thread's own, but threadIdx.x runs its loop"),
+        ("tile", "block", "P (tile) is a thread's own, but C reads it from all of a block"),
     ]:
         s = te.create_schedule(c.op)
         s[c].bind(c.op.axis[0], te.thread_axis("blockIdx.x"))
@@ -383,6 +384,20 @@ def test_memory_of_a_gpu_that_cannot_be() -> None:
         if where == "bound":
             s[p].bind(p.op.axis[1], te.thread_axis("threadIdx.x"))
         assert message in refusal(partial(te.lower, s, [a, c]))
+
+
+def test_what_runs_around_blocks_and_threads_computes_nothing() -> None:
+    """Each thread would have a part of P for itself, or all would store one without waiting for each other."""
+    a, p, c = chain()
+    for outputs, is_bound in [([c], True), ([c], False), ([c, p], False)]:
+        s = te.create_schedule([x.op for x in outputs])
+        s[c].bind(c.op.axis[1], te.thread_axis("threadIdx.x"))
+        s[p].compute_at(s[c], c.op.axis[0])
+        if is_bound:
+            s[p].bind(p.op.axis[1], te.thread_axis("threadIdx.x"))
+        said = refusal(partial(te.lower, s, [a, *outputs]))
+        assert "P is computed at i, which runs around blocks and threads of a GPU" in said
+        assert "inside of it: j, bound to threadIdx.x" in said
 
 
 def test_a_stage_inside_a_kernel_does_not_share_out_its_blocks() -> None:

@@ -77,9 +77,11 @@ def command(
 
     def data(found: list[Measured], errors: list[float | None]) -> dict[str, Any]:
         runtimes = [{k: getattr(m, k) for k in keys} | {"error": e} for m, e in zip(found, errors)]
-        return {"latency_ms": [asdict(m.latency) for m in found if m.latency], "runtimes": runtimes}
+        return {"latency_ms": [asdict(m.latency) if m.latency else None for m in found], "runtimes": runtimes}
 
-    return output.Outcome({"threads": threads, **network.of_calls([(inputs, data(f, e)) for inputs, f, e in told])})
+    is_lost = any(found[0].latency is None for _, found, _ in told)  # renorm itself
+    measured = network.of_calls([(inputs, data(f, e)) for inputs, f, e in told])
+    return output.Outcome({"threads": threads, **measured}, code=int(is_lost))
 
 
 def _peer(name: str, model: Path, program: Path | None) -> Contender:

@@ -140,7 +140,10 @@ def parse(text: str | Target, others: Iterable[str] = ()) -> Target:
     """
     if isinstance(text, Target):
         return text
-    words = shlex.split(text)
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise InvalidTarget(f"target {text!r}: {error}") from error
     kind = words[0] if words else "llvm"
     if kind in _REGISTERED and len(words) == 1:
         return _REGISTERED[kind]

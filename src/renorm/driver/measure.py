@@ -167,7 +167,7 @@ def side_by_side(
             try:
                 workers.append(stack.enter_context(_started(contender, folder, i, threads)))
             except _Lost as error:
-                workers.append(Measured(contender.name, None, failure=error.headline))
+                workers.append(Measured(contender.name, None, failure=str(error)))
         kept, repeated, call = list[_Round](), 0, roofline.multiply_adds(threads, find("llvm"))[0]
         for done in range(rounds):
             tell(f"round {done + 1} of {rounds}")
@@ -204,7 +204,7 @@ def _round(workers: list[_Worker | Measured], seconds: float, gap: float, call: 
         try:
             turns[i] = worker.turn(seconds)
         except _Lost as error:
-            workers[i] = Measured(worker.name, None, failure=error.headline)
+            workers[i] = Measured(worker.name, None, failure=str(error))
     time.sleep(gap)
     speeds.append(_speed(call))
     disturbance = watch.disturbance()
@@ -253,7 +253,9 @@ class _Worker:
             alarm.cancel()
         if not line.endswith("\n"):  # also when it ended while it was answering
             said = self._errors.read_text(errors="replace").strip().splitlines()
-            raise _Lost(f"its process ended ({self._process.wait()})" + (f": {said[-1]}" if said else ""))
+            last = [i for i, text in enumerate(said) if not text[:1].isspace()][-1:]  # facts of an error are indented
+            why = ": ".join([f"its process ended ({self._process.wait()})", *(said[i] for i in last)])
+            raise _Lost(why, [text.strip() for i in last for text in said[i + 1 :]])
         return json.loads(line)
 
 

@@ -50,6 +50,8 @@ def _found(text: str | Target) -> Target:
     module, colon, name = text.partition(":")
     if not colon or any(c.isspace() for c in text):
         return targets.parse(text, PROVIDED)
+    if module == "cuda" and name.isdigit():
+        raise InvalidTarget(f"target {text!r} is a device", do=f'say target="cuda", device={name}')
     try:
         found = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:

@@ -28,7 +28,7 @@ from renorm.te.relations import Split
 from renorm.te.stage import Stage
 from renorm.te.tensor import ComputeOp, IterVar, Tensor
 from renorm.te.translation import Translation, source_of
-from renorm.tir.nodes import BLOCK_AXES, THREAD_AXES, VIRTUAL, Prefetch
+from renorm.tir.nodes import BLOCK_AXES, PRIVATE, THREAD_AXES, VIRTUAL, Prefetch
 
 GPU_AXES = frozenset((*BLOCK_AXES, *THREAD_AXES))
 
@@ -234,7 +234,7 @@ class Inference:
 
     def idle_axes(self, nest: Nest) -> list[tuple[str, int]]:
         """Thread axes of the launch, with extents, that run all of a nest that they must not run more than once."""
-        if nest.scope in ("local", "register"):
+        if nest.scope in PRIVATE:
             return []
         used = {loop.kind for loop in nest.path}
         launched = [(kind, loop.extent.constant) for (root, kind), loop in self._launch.items() if root is nest.root]
@@ -297,13 +297,21 @@ class Inference:
         in_threads = any(loop.kind in THREAD_AXES for loop in prefix)
         in_blocks = in_threads or any(loop.kind in BLOCK_AXES for loop in prefix)
         bound = next((a for a in stage.leaf_iter_vars if stage.kinds.get(a) in THREAD_AXES), None)
+        inside = [loop for reader in readers for loop in reader.path[len(prefix) :]]
+        launched = next((x for x in inside if x.kind in GPU_AXES), None)
+        if not in_blocks and (launched is not None or bound is not None):
+            raise InvalidSchedule(
+                f"{stage.name} is computed at {prefix[-1].axis.name}, which runs around blocks and threads of a GPU",
+                [f"inside of it: {launched.axis.name}, bound to {launched.kind}"] if launched is not None else [],
+                do="reorder what is bound to blocks and threads outermost, or compute it at root",
+            )
         default = "local" if in_threads and bound is None else "shared" if in_blocks else "global"
         scope = stage.scope or default
         if stage.tensor in self._arguments:
             return "global"
-        if in_blocks and bound is not None and scope in ("local", "register"):
+        if in_blocks and bound is not None and scope in PRIVATE:
             raise InvalidSchedule(
-                f"{stage.name} is {scope} to each thread, but {stage.kinds[bound]} runs its loop {bound.name}",
+                f"{stage.name} ({scope}) is each thread's own, but {stage.kinds[bound]} runs its loop {bound.name}",
                 do='set_scope("shared"), so that all threads see them, or leave its loops unbound',
             )
         if in_blocks and scope == "global":
@@ -311,11 +319,11 @@ class Inference:
                 f"{stage.name} is computed inside blocks of a GPU, where global memory cannot be allocated",
                 do='set_scope("shared") or "local", or compute it at root',
             )
-        if in_blocks and not in_threads and scope in ("local", "register"):
+        if in_blocks and not in_threads and scope in PRIVATE:
             for reader in readers:
                 if any(loop.kind in THREAD_AXES for loop in reader.path[len(prefix) :]):
                     raise InvalidSchedule(
-                        f"{stage.name} is {scope} to a thread, but {reader.name} reads it from all threads of a block",
+                        f"{stage.name} ({scope}) is a thread's own, but {reader.name} reads it from all of a block",
                         do='set_scope("shared"), or compute it inside the thread loops',
                     )
         return scope

@@ -35,7 +35,8 @@ from renorm.core.errors import InvalidLoops
 from renorm.expr.nodes import Const, Expr, OpenVar, Var
 
 STAGED = "staged"
-SCOPES = ("global", "shared", STAGED, "local", "register", "tile")
+PRIVATE = ("local", "register", "tile")  # of what is each thread's own
+SCOPES = ("global", "shared", STAGED, *PRIVATE)
 BLOCK_AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 THREAD_AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 VIRTUAL = "vthread"  # of schedules: lowering makes loops of them (te.virtual_threads)

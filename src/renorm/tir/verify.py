@@ -48,7 +48,7 @@ from renorm.tir.scope import Scope
 from renorm.tir.verify_gpu import barrier_problems, gpu_problems
 from renorm.tir.verify_types import type_problems
 
-MOST_POINTS = 1 << 18  # how many combinations of values are tried where intervals prove nothing
+MOST_POINTS = 1 << 21  # how many combinations of values are tried where intervals prove nothing
 
 
 def verify(kernel: Kernel, target: Target | None = None, to_first: bool = False) -> None:
@@ -296,13 +296,12 @@ def _extremes(e: Expr, scope: Scope) -> tuple[int, int] | None:
         points *= len(ranges[-1])
         if points > MOST_POINTS:
             return None
-    grids = np.meshgrid(*ranges, indexing="ij")
-    values = {v: g.reshape(-1) for v, g in zip(axes, grids, strict=True)}
+    values = dict(zip(axes, np.meshgrid(*ranges, indexing="ij", sparse=True), strict=True))
     try:
-        possible = np.ones(points, bool)
+        possible = np.ones([len(r) for r in ranges], bool)
         for f in relevant:
             possible &= _evaluate(f, values)
-        reached = np.broadcast_to(_evaluate(e, values), points)[possible]
+        reached = np.broadcast_to(_evaluate(e, values), possible.shape)[possible]
     except NotImplementedError:
         return None
     return (int(reached.min()), int(reached.max())) if reached.size else (1, 0)

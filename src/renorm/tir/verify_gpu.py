@@ -10,6 +10,7 @@ from renorm.expr.nodes import Expr, Load, Var
 from renorm.expr.rewrite import walk as walk_expr
 from renorm.tir.nodes import (
     BLOCK_AXES,
+    PRIVATE,
     THREAD_AXES,
     Allocate,
     Barrier,
@@ -155,7 +156,7 @@ class _Where:
         """Return whether threads of one block may see different values."""
         return any(
             (isinstance(x, Var) and x in self.varying)
-            or (isinstance(x, Load) and isinstance(x.source, Buffer) and x.source.scope in ("local", "register"))
+            or (isinstance(x, Load) and isinstance(x.source, Buffer) and x.source.scope in PRIVATE)
             for x in walk_expr(e)
         )
 
