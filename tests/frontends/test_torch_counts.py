@@ -30,8 +30,8 @@ class Of(torch.nn.Module):
         return self.function(*x)
 
 
-def agree(module: torch.nn.Module, calls: Sequence[Sequence[torch.Tensor]], dynamic: Any = None) -> None:
-    """Compile a module for the first arguments, and hold it to eager for all."""
+def agree(module: torch.nn.Module, calls: Sequence[Sequence[torch.Tensor]], dynamic: Any = None) -> Any:
+    """Return a module that is compiled for the first arguments, held to eager for all."""
     made = renorm.compile(module, args=tuple(calls[0]), dynamic_shapes=dynamic)
     for args in calls:
         wanted = module(*args)
@@ -39,6 +39,7 @@ def agree(module: torch.nn.Module, calls: Sequence[Sequence[torch.Tensor]], dyna
         for y, expected in zip(made.run(*args), wanted, strict=True):
             assert y.shape == tuple(expected.shape)
             np.testing.assert_allclose(y, expected.numpy(), 1e-5, 1e-6)
+    return made
 
 
 def _whole(x: torch.Tensor) -> torch.Tensor:
@@ -126,6 +127,37 @@ def test_one_value_may_be_for_all_places() -> None:
     agree(Of(stored), [[X], [X * 0]])
     with pytest.raises(InvalidInput):  # five places and two values
         renorm.compile(Of(stored), args=(X,)).run(torch.tensor([[1.0, 1, 1, 0], [1, 1, -3, 0], [0, 0, 0, -4]]))
+
+
+def test_arithmetic_of_extents_that_data_decide_and_open_ones() -> None:
+    def made(x: torch.Tensor, t: torch.Tensor) -> Any:
+        k = cast("int", t.item())
+        torch._check(k >= 0)
+        n = x.shape[0]
+        sizes = n * k, n + n * k + k + 3, k * k * n, (n + k) // 2, (2 * k + n) % 3
+        return [torch.ones(size) for size in sizes]
+
+    calls = [[X, torch.tensor(2)], [torch.cat([X, X]), torch.tensor(0)], [X[:2], torch.tensor(5)]]
+    agree(Of(made), calls, {"x": ({0: torch.export.Dim("n", min=1)}, None)})
+
+
+def test_bincount_of_an_open_extent() -> None:
+    x = torch.tensor([1, 0, 3, 1])
+    agree(
+        Of(lambda x: torch.bincount(x, minlength=x.shape[0])),
+        [[x], [x[:2]]],
+        {"x": ({0: torch.export.Dim("n", min=1)},)},
+    )
+
+
+def test_steps_that_are_no_whole_numbers() -> None:
+    def steps(t: torch.Tensor) -> torch.Tensor:
+        k = cast("int", t.item())
+        torch._check(k >= 0)
+        return torch.arange(0, k, 0.5)
+
+    with pytest.raises(UnsupportedOp, match="no whole number"):
+        renorm.compile(Of(steps), args=(torch.tensor(4),))
 
 
 def test_a_slice_of_known_length_begins_where_data_say() -> None:
@@ -244,9 +276,7 @@ def test_detections_of_several_levels(nms: Callable[..., Any]) -> None:
     rng = np.random.default_rng(7)
     draws = [[torch.from_numpy(rng.normal(size=(n, 7)).astype(np.float32)) for n in (25, 12, 6)] for _ in range(3)]
     nothing, little = [x * 0 - 9 for x in draws[0]], [draws[0][0] * 0 - 9, *draws[1][1:]]
-    agree(Of(detected), [*draws, nothing, little])
-    made = renorm.compile(Of(detected), args=tuple(draws[0]))
-    assert isinstance(made, OpenModule)
+    assert isinstance(agree(Of(detected), [*draws, nothing, little]), OpenModule)
 
 
 def test_boxes_that_are_kept(nms: Callable[..., Any]) -> None:

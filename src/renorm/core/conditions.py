@@ -89,7 +89,7 @@ def settled(conditions: Iterable[Condition], symbols: Sequence[Symbol]) -> tuple
         m + min(8, n) <= 0             m and n are 0
     """
     found: dict[Symbol, Dim] = {s: Sym(s) for s in symbols}
-    waiting = list(dict.fromkeys(part for c in conditions for part in _parts(c)))
+    waiting = _uncertain(conditions)
     while True:
         step = next((step for c in waiting for step in _steps(c, symbols)), None)
         if step is None:
@@ -97,15 +97,23 @@ def settled(conditions: Iterable[Condition], symbols: Sequence[Symbol]) -> tuple
         symbol, value = step
         in_range = (Condition(symbol.least, "<=", value), Condition(value, "<=", _most(symbol, value)))
         found = {s: substitute(d, dict([step])) for s, d in found.items()}
-        replaced = (part for c in waiting for part in _parts(c.replaced(dict([step]))))
-        waiting = [c for c in dict.fromkeys((*replaced, *in_range)) if c.decided() is not True]
+        waiting = _uncertain((*(c.replaced(dict([step])) for c in waiting), *in_range))
+
+
+def _uncertain(conditions: Iterable[Condition]) -> list[Condition]:
+    """Return what conditions say that is not so in any case."""
+    return [c for c in dict.fromkeys(part for c in conditions for part in _parts(c)) if c.decided() is not True]
 
 
 def _parts(c: Condition) -> Iterator[Condition]:
     """Yield what a condition says, as conditions: min(a, b) <= c is b <= c where a never is; where nothing is negative,
     a + b <= 0 is a <= 0 and b <= 0."""
     found = terms(c.left - c.right) if c.relation == "<=" else []
-    if len(found) > 1 and all(product and k > 0 and bounds(Sym.of({product: 1}))[0] >= 0 for product, k in found):
+    if (
+        found
+        and (len(found) > 1 or found[0][1] > 1)
+        and all(product and k > 0 and bounds(Sym.of({product: 1}))[0] >= 0 for product, k in found)
+    ):
         for product, _ in found:
             yield from _parts(Condition(Sym.of({product: 1}), "<=", 0))
         return

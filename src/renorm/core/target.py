@@ -143,7 +143,7 @@ def parse(text: str | Target, others: Iterable[str] = ()) -> Target:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise InvalidTarget(f"target {text!r}: {error}") from error
+        raise InvalidTarget(f"target {text!r}: {error}", do="close the quote") from error
     kind = words[0] if words else "llvm"
     if kind in _REGISTERED and len(words) == 1:
         return _REGISTERED[kind]

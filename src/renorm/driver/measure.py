@@ -253,9 +253,10 @@ class _Worker:
             alarm.cancel()
         if not line.endswith("\n"):  # also when it ended while it was answering
             said = self._errors.read_text(errors="replace").strip().splitlines()
-            last = [i for i, text in enumerate(said) if not text[:1].isspace()][-1:]  # facts of an error are indented
-            why = ": ".join([f"its process ended ({self._process.wait()})", *(said[i] for i in last)])
-            raise _Lost(why, [text.strip() for i in last for text in said[i + 1 :]])
+            # the last error: its facts are indented
+            at = max((i for i, text in enumerate(said) if text[:1].strip()), default=len(said))
+            why = ": ".join([f"its process ended ({self._process.wait()})", *said[at : at + 1]])
+            raise _Lost(why, [text.strip() for text in said[at + 1 :] if text.strip()])
         return json.loads(line)
 
 

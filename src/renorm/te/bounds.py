@@ -297,12 +297,13 @@ class Inference:
         in_threads = any(loop.kind in THREAD_AXES for loop in prefix)
         in_blocks = in_threads or any(loop.kind in BLOCK_AXES for loop in prefix)
         bound = next((a for a in stage.leaf_iter_vars if stage.kinds.get(a) in THREAD_AXES), None)
-        inside = [loop for reader in readers for loop in reader.path[len(prefix) :]]
-        launched = next((x for x in inside if x.kind in GPU_AXES), None)
-        if not in_blocks and (launched is not None or bound is not None):
+        paths = (r.path for r in readers if r.path[: len(prefix)] == prefix)
+        launched = [(x.axis, x.kind) for path in paths for x in path[len(prefix) :] if x.kind in GPU_AXES]
+        launched += [(bound, stage.kinds[bound])] if bound is not None else []
+        if launched and not in_blocks:
             raise InvalidSchedule(
                 f"{stage.name} is computed at {prefix[-1].axis.name}, which runs around blocks and threads of a GPU",
-                [f"inside of it: {launched.axis.name}, bound to {launched.kind}"] if launched is not None else [],
+                [f"inside of it: {axis.name}, bound to {kind}" for axis, kind in launched[:1]],
                 do="reorder what is bound to blocks and threads outermost, or compute it at root",
             )
         default = "local" if in_threads and bound is None else "shared" if in_blocks else "global"

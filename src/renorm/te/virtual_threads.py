@@ -73,7 +73,8 @@ class _Threads:
                     self.depends[store.buffer] |= (around | self._needed(store)) & own[store.buffer]
 
     def _allocated(self, s: Stmt, around: frozenset[Var]) -> Iterator[tuple[Buffer, frozenset[Var]]]:
-        """Yield the buffers that no block shares, each with the threads whose loops stand around where it is made."""
+        """Yield the buffers that no block shares, each with the threads whose loops stand around where it is made.
+        Those of loops inside share it: the stage that stores it has no two of them store one element."""
         if isinstance(s, Allocate) and not s.buffer.is_shared:
             yield s.buffer, around
         if isinstance(s, For) and s in self.loops:

@@ -18,7 +18,7 @@ from renorm import ops
 from renorm.core.errors import UnsupportedOp
 from renorm.graph.ir import Value
 
-_MOST = 100_000  # calls that bodies put in the place of one
+MOST = 100_000  # nodes of a graph with bodies, which may hold others
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def _cond(condition: Any, taken: Body, otherwise: Body, operands: Sequence[Any] 
 def _either(condition: Value, a: Any, b: Any) -> Any:
     if isinstance(a, Value) and isinstance(b, Value):
         return a if a is b else ops.where(condition, a, b)
-    if a is b or (isinstance(a, int) and a == b):
+    if not isinstance(a, Value) and not isinstance(b, Value) and a == b:
         return a
     raise UnsupportedOp(f"data choose between {a} and {b}")
 
@@ -78,10 +78,14 @@ _READERS: dict[str, Callable[..., list[Any]]] = {"cond": _cond, "map_impl": _map
 
 def _rounds(slices: Sequence[Value], body: Body) -> int:
     extent, calls = slices[0].shape[0], len(body.calls.graph.nodes)
-    if not isinstance(extent, int) or not extent:
-        raise UnsupportedOp(f"it goes over an axis of extent {extent}, which is not known, or has nothing")
-    if extent * calls > _MOST:
-        raise UnsupportedOp(f"{extent} rounds of {calls} calls are more than {_MOST:,}")
+    if not isinstance(extent, int):
+        raise UnsupportedOp(
+            f"it goes over an axis of extent {extent}, which is open", do="export it with that one known"
+        )
+    if not extent:
+        raise UnsupportedOp("it goes over an axis of extent 0, of which its results have nothing to be made of")
+    if extent * calls > MOST:
+        raise UnsupportedOp(f"{extent} rounds of {calls} calls are more than {MOST:,}")
     return extent
 
 

@@ -56,14 +56,14 @@ class Call(Building):
         return self.type()[1]
 
     def integers(self, elements: Sequence[Dim | Value]) -> Value:
-        """As in Building; of numbers that may be no extents, since they may be negative, values."""
+        """Return a vector of such numbers; those that may be negative, and so no extents, are given as values."""
         if not any(isinstance(e, Value) for e in elements):
             return super().integers([e for e in elements if not isinstance(e, Value)])
         parts = [self.reshaped(e, (1,)) if isinstance(e, Value) else self.integers([e]) for e in elements]
         return parts[0] if len(parts) == 1 else ops.concat(parts, axis=0)
 
     def told(self, elements: np.ndarray[Any, Any]) -> Value:
-        """As in Building; what data decide is computed of the values that tell it."""
+        """Return whole numbers as what an op is told; what data decide is computed of the values that tell it."""
         counted = {s for d in elements.flat for s in symbols_of(d)}.intersection(self.extents.counts)
         if not counted:
             return super().told(elements)

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from renorm import ops
-from renorm.core.dims import Dim, Symbol, substitute
+from renorm.core.dims import Dim, Sym, Symbol, substitute, symbols_of
 from renorm.graph.ir import Graph, Value
 
 
 def computed(graph: Graph, extent: Dim, counts: Mapping[Symbol, Value]) -> Value:
-    """Return a vector of one extent. counts: what symbols are that data decide, as such vectors; others stay."""
-    known: dict[Any, Any] = {s: _Whole(v) for s, v in counts.items()}
+    """Return a vector of one extent. counts: what symbols are that data decide, as such vectors."""
+    parts = {s: counts[s] if s in counts else _value(graph, Sym(s)) for s in sorted(symbols_of(extent))}
+    known: dict[Any, Any] = {s: _Whole(v) for s, v in parts.items()}  # of all: a Sym takes what it is added to for one
     return _value(graph, substitute(extent, known, _APPLIED))
 
 
@@ -49,7 +50,7 @@ def _applied(op: Callable[[Value, Value], Value]) -> Callable[[Any, Any], _Whole
 
 
 def _quotient(a: Value, b: Value) -> Value:
-    """Rounded down, where Div rounds to 0."""
+    """Return a / b rounded down, where Div rounds to 0."""
     return ops.div(ops.sub(a, ops.mod(a, b)), b)
 
 

@@ -7,7 +7,8 @@ u0, that data decide   the extent of a result, an axis     what inference calls 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from copy import copy
 from functools import reduce
 from math import inf
@@ -62,12 +63,20 @@ class Extents:
     def count(self, extent: Any, value: Value, axis: int) -> None:
         """Take a new extent for that of an axis of a value."""
         found, name = value.shape[axis], str(extent.node.expr)
-        told = {s for d in self._symbols.values() for s in symbols_of(d)}
-        if any(found == Sym(s) for s in symbols_of(found) - told):
-            self.counts.update((s, (value, axis)) for s in symbols_of(found))
-        elif not symbols_of(found) <= told:
+        new = symbols_of(found).difference(*map(symbols_of, self._symbols.values()))
+        if new and not any(found == Sym(s) for s in new):
             raise UnsupportedOp(f"{name}, of which extents are made, is {found}, of which no value tells the parts")
+        self.counts.update((s, (value, axis)) for s in new)
         self._symbols[name] = found
+
+    @contextmanager
+    def inside(self) -> Generator[None]:
+        """Inside, new extents are those of a graph of its own: its symbols mean others elsewhere."""
+        symbols, counts = dict(self._symbols), dict(self.counts)
+        try:
+            yield
+        finally:
+            self._symbols, self.counts = symbols, counts
 
     def element(self, extent: Any, value: Value) -> Dim | None:
         """Take a new extent for the one element of a value, and return it; None where it may be negative, as no extent

@@ -140,7 +140,7 @@ def _writes(node: torch.fx.Node) -> bool:
         )
     if node.op == "get_attr":
         held = getattr(node.graph.owning_module, str(node.target), None)
-        return not isinstance(held, torch.fx.GraphModule) or any(map(_writes, held.graph.nodes))
+        return isinstance(held, torch.fx.GraphModule) and any(map(_writes, held.graph.nodes))
     return isinstance(node.target, torch._ops.HigherOrderOperator) and not bodies.reads(node.target)
 
 

@@ -41,7 +41,8 @@ class Reader:
         self.made = dict[torch.fx.Node, Any]()
         self.problems: list[Problem] = []
         self.refused = dict[torch.fx.Node, str]()
-        self._constants = dict[Any, Value]()  # by where the elements lie
+        self._constants = part_of._constants if part_of else dict[Any, Value]()  # by where the elements lie
+        self.is_counted = False  # whether data decided extents of these calls
         self._names = Counter[str]()
         self._nodes = [n for n in calls.nodes if n.op == "call_function"]
         self._calls = Counter(map(where, filter(_is_readable, self._nodes)))  # of each module
@@ -220,8 +221,11 @@ class Reader:
                 inner.made[n] = next(given)
             elif n.op == "get_attr":
                 inner.attribute(n, getattr(body, str(n.target)))
-        for n in inner._nodes:
-            inner._call(n)
+        before = len(self.extents.counts)
+        with self.extents.inside():
+            for n in inner._nodes:
+                inner._call(n)
+            inner.is_counted = len(self.extents.counts) > before
         return None if inner.problems else _arguments(body.graph.output_node().args[0], inner.made), inner
 
     def attribute(self, node: torch.fx.Node, held: Any) -> None:
@@ -232,12 +236,13 @@ class Reader:
             self.constant(node, node.name, held)
 
     def _body(self, body: torch.fx.GraphModule, operands: Sequence[Any]) -> list[Any]:
-        counts = len(self.extents.counts)
         found, inner = self._inside(body, iter(operands), self._decomposes)
         if inner.problems:
             raise together(inner.problems, self.graph.name)
-        if len(self.extents.counts) > counts:  # which others may be in the next round
+        if inner.is_counted:  # extents that may be others in the next round
             raise UnsupportedOp("data decide extents in it")
+        if len(self.graph.nodes) > bodies.MOST:
+            raise UnsupportedOp(f"bodies make more than {bodies.MOST:,} nodes")
         return [*found]
 
     def _name(self, node: torch.fx.Node, made: Sequence[Node]) -> None:
@@ -252,9 +257,9 @@ class Reader:
             self.graph.rename_node(n, wanted, exact=False)
             n.origin = (n.name,)
 
-    def _check(self, value: Any, result: Any) -> None:
+    def _check(self, value: Value, result: Any) -> None:
         """Raise UnsupportedOp where what was made has another type than PyTorch says."""
-        if not isinstance(value, Value) or not isinstance(result, torch.Tensor):
+        if not isinstance(result, torch.Tensor):
             return
         dtype, shape = dtype_name(result.dtype), self.extents.shape(result.shape)
         pairs = zip(value.shape, shape)

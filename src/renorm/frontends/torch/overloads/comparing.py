@@ -75,7 +75,7 @@ reads("bitwise_not")(_bitwise(ops.logical_not, "bitwise_not"))
 
 @reads("signbit")
 def _signbit(c: Call, x: Value) -> Value:
-    """NaN and 0 have signs, too."""
+    """Return whether a sign is there, which NaN and 0 may have, too."""
     if not is_float(x.dtype):
         return c.filled(False, "bool", x.shape) if x.dtype == "bool" else ops.less(x, c.number(0, x.dtype))
     wide = x.dtype if x.dtype == "float64" else "float32"

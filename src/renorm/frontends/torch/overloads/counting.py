@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from renorm import ops
+from renorm.core.dims import Dim
 from renorm.core.dtypes import is_int
 from renorm.core.errors import UnsupportedOp
 from renorm.core.shapes import normalize_axis
@@ -71,8 +72,6 @@ def _unique_consecutive(
     c: Call, x: Value, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
     axis, held = (0, c.flat(x)) if dim is None else (normalize_axis(dim, x.rank), x)
-    if 0 in held.shape:
-        raise UnsupportedOp(f"there are no runs in {x.type}")
     begins, group, lengths, _ = runs(as_rows(_ordered(c, held), axis), extent(held, axis))
     inverse = c.reshaped(group, x.shape) if dim is None else group
     return _asked(c, x, ops.gather(held, begins, axis=axis), inverse, lengths, return_inverse, return_counts)
@@ -90,7 +89,7 @@ def _ordered(c: Call, x: Value) -> Value:
 
 @reads("repeat_interleave.Tensor")
 def _repeats(c: Call, repeats: Value, *, output_size: Any = None) -> Any:
-    """Index i as often as repeats[i] says: as many parts end at or before its places."""
+    """Return index i as often as repeats[i] says: as many parts end at or before its places."""
     n = repeats.shape[0]
     ends = ops.cum_sum(c.cast(repeats, "int64"), np.array(0))
     total = ops.slice(ops.concat([np.array([0]), ends], axis=0), np.array([-1]), _END, np.array([0]))
@@ -100,9 +99,9 @@ def _repeats(c: Call, repeats: Value, *, output_size: Any = None) -> Any:
 
 
 @reads("bincount")
-def _bincount(c: Call, x: Value, weights: Given = None, minlength: int = 0) -> Any:
+def _bincount(c: Call, x: Value, weights: Given = None, minlength: Dim = 0) -> Any:
     index = c.cast(x, "int64")
-    beyond = ops.add(ops.concat([index, np.array([minlength - 1])], axis=0), np.array([1]))
+    beyond = ops.concat([ops.add(index, np.array([1])), c.integers([minlength])], axis=0)
     zeros = ops.expand(c.number(0, c.dtype), ops.reduce_max(beyond, axes=(0,), keepdims=True))
     given = c.filled(1, c.dtype, x.shape) if weights is None else c.cast(weights, c.dtype)
     return ops.scatter_elements(zeros, index, given, reduction="add")

@@ -385,7 +385,7 @@ def _atan2(c: Call, a: Value, b: Value) -> Any:
 
 @reads("angle")
 def _angle(c: Call, x: Value) -> Any:
-    """That of a real number: 0 or half a circle; of NaN NaN."""
+    """Return the angle of a real number: 0 or half a circle; of NaN NaN."""
     wide = c.cast(x, c.dtype)
     turned = ops.where(ops.less(wide, c.number(0, c.dtype)), c.number(math.pi, c.dtype), c.number(0.0, c.dtype))
     return ops.where(ops.isnan(wide), wide, turned)

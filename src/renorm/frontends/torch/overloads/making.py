@@ -10,6 +10,7 @@ import numpy as np
 from renorm import ops
 from renorm.core.dims import Dim, Sym, static
 from renorm.core.dtypes import is_float, numpy_dtype
+from renorm.core.errors import UnsupportedOp
 from renorm.frontends.torch.call import Call, Number
 from renorm.frontends.torch.overloads.table import reads
 from renorm.graph.ir import Value
@@ -53,6 +54,8 @@ def _scalar(c: Call, number: Number, **layout: Any) -> Any:
 def _arange_step(c: Call, start: Number, end: Number, step: Number = 1, **layout: Any) -> Any:
     bounds: list[Any] = [start, end, step]
     if any(isinstance(n, (Sym, Value)) for n in bounds):
+        if any(is_float(n.dtype) if isinstance(n, Value) else isinstance(n, float) and n % 1 for n in bounds):
+            raise UnsupportedOp("a bound or a step that is no whole number, beside others that are not known")
         return c.cast(ops.range(*(c.number(n, "int64") for n in bounds)), c.dtype)
     first, _, by = bounds if is_float(c.dtype) else map(int, bounds)
     return c.graph.constant(

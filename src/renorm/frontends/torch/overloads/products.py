@@ -35,13 +35,17 @@ def _addmm(c: Call, added: Value, a: Value, b: Value, *, beta: Any = 1, alpha: A
 
 @reads("baddbmm")
 def _baddbmm(c: Call, added: Value, a: Value, b: Value, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    product = _times(c, ops.matmul(a, b), alpha)
-    return product if beta == 0 else ops.add(_times(c, added, beta), product)
+    return _plus(c, added, _times(c, ops.matmul(a, b), alpha), beta)
 
 
 @reads("addbmm")
 def _addbmm(c: Call, added: Value, a: Value, b: Value, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    product = _times(c, ops.reduce_sum(ops.matmul(a, b), axes=(0,), keepdims=False), alpha)
+    product = ops.reduce_sum(ops.matmul(a, b), axes=(0,), keepdims=False)
+    return _plus(c, added, _times(c, product, alpha), beta)
+
+
+def _plus(c: Call, added: Value, product: Value, beta: Any) -> Value:
+    """Return beta * added + product; what is added counts for nothing, NaN or not, where beta is 0."""
     return product if beta == 0 else ops.add(_times(c, added, beta), product)
 
 

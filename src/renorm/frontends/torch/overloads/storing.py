@@ -128,14 +128,13 @@ def _index_put(c: Call, x: Value, indices: Sequence[Given], values: Operand, acc
     """Store where truth values say, or indices of one axis, or of several, which broadcast (as index.Tensor reads)."""
     if accumulate and x.dtype == "bool":
         raise UnsupportedOp("truth values are added where indices say")
-    masks = [(a, i) for a, i in enumerate(indices) if i is not None]
-    if len(masks) == 1 and masks[0][1].dtype == "bool":
-        return _masked(c, x, *masks[0], values, accumulate)
-    given = [(a, c.cast(i, "int64")) for a, i in enumerate(indices) if i is not None]
-    if any(i is not None and i.dtype in ("bool", "uint8") for i in indices):
+    given = [(a, i) for a, i in enumerate(indices) if i is not None]
+    if len(given) == 1 and given[0][1].dtype == "bool":
+        return _masked(c, x, *given[0], values, accumulate)
+    if any(i.dtype in ("bool", "uint8") for _, i in given):
         raise UnsupportedOp("elements are stored where several truth values say, whose number data decide")
     stored, reduction = c.operand(values, x.dtype), "add" if accumulate else "none"
-    axes, spread = [a for a, _ in given], c.spread([i for _, i in given])
+    axes, spread = [a for a, _ in given], c.spread([c.cast(i, "int64") for _, i in given])
     shape, count = spread[0].shape, spread[0].rank
     if len(axes) == 1:
         (axis,), index = axes, c.reshaped(spread[0], (-1,)) if count != 1 else spread[0]
@@ -183,7 +182,7 @@ def _scattered(c: Call, x: Value, axis: int, mask: Value, values: Value, accumul
 
 @reads("masked_scatter")
 def _masked_scatter(c: Call, x: Value, mask: Value, source: Value) -> Any:
-    """As many elements of the source as there are places, in its order."""
+    """Store as many elements of the source as there are places, in its order."""
     x, mask = (c.flat(v) for v in c.spread([x, mask]))
     first = ops.slice(c.flat(source), np.array([0]), counted(mask), np.array([0]))
     return c.reshaped(_scattered(c, x, 0, mask, first, False), c.shape)

@@ -38,16 +38,14 @@ def _max_pool(n: int, has_indices: bool = False) -> Any:
     return read
 
 
+@reads("max_unpool2d", "max_unpool3d")
 def _max_unpool(c: Call, x: Value, indices: Value, output_size: Sequence[Dim], *_: Any) -> Any:
-    """y[plane, indices[plane, i]] = x[plane, i], and 0 elsewhere."""
+    """Return y with y[plane, indices[plane, i]] = x[plane, i], and 0 elsewhere: ONNX's indices are of all elements."""
     shape, n = c.shape, len(output_size)
     lead = x.shape[: x.rank - n]
     zeros = c.filled(0, x.dtype, (size(lead), size(shape[-n:])))
     placed, held = (c.reshaped(v, (size(lead), size(v.shape[-n:]))) for v in (indices, x))
     return c.reshaped(ops.scatter_elements(zeros, placed, held, axis=1), shape)
-
-
-reads("max_unpool2d", "max_unpool3d")(_max_unpool)
 
 
 def _average_pool(n: int) -> Any:
