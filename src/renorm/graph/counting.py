@@ -167,9 +167,9 @@ def _is_natural(v: Value | None, found: Container[Value]) -> bool:
 
 def _adds_truths(node: Node) -> bool:
     """Return whether a node counts what is true: each combination of truth values would be extents of its own."""
-    by = None if node.inputs[0] is None else node.inputs[0].producer
-    casts = by is not None and by.op.name == "cast" and by.inputs[0] is not None and by.inputs[0].dtype == "bool"
-    return casts and node.op.name == "reduce_sum"
+    if node.op.name != "reduce_sum" or node.inputs[0] is None or (by := node.inputs[0].producer) is None:
+        return False
+    return by.op.name == "cast" and by.inputs[0] is not None and by.inputs[0].dtype == "bool"
 
 
 def _is_small(v: Value) -> bool:
