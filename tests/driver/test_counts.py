@@ -23,7 +23,7 @@ from tests.frontends.models import model
 import renorm
 from renorm.core.dims import Sym
 from renorm.driver.module import OpenModule
-from renorm.errors import InvalidArtifact, InvalidInput, RenormError, TimeLimit
+from renorm.errors import InvalidArtifact, InvalidInput, RenormError, TimeLimit, UnsupportedOp
 from renorm.graph.counting import cut
 from renorm.graph.counts import Counts, counted_symbols, counts_of
 from renorm.runtime.module import Module
@@ -293,17 +293,59 @@ def test_a_count_beyond_what_there_is() -> None:
 def test_what_modules_with_counts_do_not_have() -> None:
     with pytest.raises(InvalidInput, match="specializations=2, and data decide extents"):
         renorm.compile(network(NETWORKS["rows"]), specializations=2)
-    text = f"""g (float[N, 2, 3] x) => (float[N, 2, 3] y, float[2] m2, float[2] v2, float[A, 2, 3] k) {HELD}
-        {{ y, m2, v2 = BatchNormalization<training_mode = 1>(x, ones, zeros, zeros, ones)
+    module = renorm.compile(network(NETWORKS["rows"]))
+    assert isinstance(module, OpenModule)
+    with pytest.raises(InvalidInput, match="no kernels for some shapes alone"):
+        module.specialized(x=(8, 3, 5))
+
+
+@pytest.mark.parametrize("options", [{}, {"checked": True}, {"verify": True}], ids=str)
+def test_state_beside_counts(options: dict[str, Any], tmp_path: Path) -> None:
+    """A batch norm in training mode, of which data select slices: each run reads one version of the statistics, in
+    front of the counts and behind them."""
+    text = f"""g (float[N, 2, 3] x) => (float[A, 2, 3] k, float[2] m2, float[2] v2) {HELD}
+        {{ y, m2, v2 = BatchNormalization<training_mode = 1>(x, ones, zeros, mean, var)
+           r = ReduceMax<axes = [1, 2], keepdims = 0>(y) m = Greater(r, half) k = Compress<axis = 0>(y, m) }}"""
+    held = {name: np.full(2, n, np.float32) for name, n in (("ones", 1), ("zeros", 0), ("mean", 0.5), ("var", 2))}
+    made = model(text, held)
+    module = renorm.compile(made, train_state=True, threads=2, **options)
+    assert isinstance(module, OpenModule)
+    module.save(tmp_path / "net.renorm")
+    rng = np.random.default_rng(0)
+    for runs in (module, renorm.load(tmp_path / "net.renorm")):
+        state = {"mean": held["mean"], "var": held["var"]}
+        for n in (5, 2, 9):
+            x = rng.standard_normal((n, 2, 3)).astype(np.float32)
+            session = onnxruntime.InferenceSession(model(text, {**held, **state}).SerializeToString())
+            expected = list(map(np.asarray, session.run(None, {"x": x})))
+            for a, b in zip(runs.run(x), expected, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+            state = dict(zip(state, expected[1:]))
+            for name, array in state.items():
+                np.testing.assert_allclose(runs.state[name], array, rtol=1e-5)
+
+
+def test_runs_of_one_state_follow_each_other_beside_counts() -> None:
+    """The running mean of ones is 1 - (1 - m)**runs, whichever threads run at once."""
+    text = f"""g (float[N, 2, 3] x) => (float[A, 2, 3] k, float[2] m2, float[2] v2) {HELD}
+        {{ y, m2, v2 = BatchNormalization<training_mode = 1, momentum = 0.99>(x, ones, zeros, zeros, ones)
            r = ReduceMax<axes = [1, 2], keepdims = 0>(x) m = Greater(r, half) k = Compress<axis = 0>(y, m) }}"""
     held = {"ones": np.ones(2, np.float32), "zeros": np.zeros(2, np.float32)}
-    made = model(text, held)
-    with pytest.raises(InvalidInput, match="train_state=True, and data decide extents"):
-        renorm.compile(made, train_state=True)
-    x = np.random.default_rng(0).standard_normal((5, 2, 3)).astype(np.float32)
-    given, session = {"x": x}, onnxruntime.InferenceSession(made.SerializeToString())
-    for a, b in zip(renorm.compile(made).run(x), map(np.asarray, session.run(None, given)), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    module = renorm.compile(model(text, held), train_state=True, threads=1)
+    x = np.ones((4, 2, 3), np.float32)
+    with ThreadPoolExecutor(4) as pool:
+        for k, *_ in pool.map(lambda _: module.run(x), range(80)):
+            assert k.shape == (4, 2, 3)
+    np.testing.assert_allclose(module.state["zeros"], 1 - 0.99**80, rtol=1e-4)
+
+
+def test_state_is_refused_where_the_host_runs_a_part() -> None:
+    text = f"""g (float[N] x, float[3, 2] z0) => (float[A] y, float[3, 2] n, float[2] m2, float[2] v2) {HELD}
+        {{ {ABOVE} y = Slice(x, z, end, z, c)
+           n, m2, v2 = BatchNormalization<training_mode = 1>(z0, ones, zeros, zeros, ones) }}"""
+    held = {"ones": np.ones(2, np.float32), "zeros": np.zeros(2, np.float32)}
+    with pytest.raises(UnsupportedOp, match="updates buffers, and does not compile where what data decide is open"):
+        renorm.compile(model(text, held), train_state=True)
 
 
 @pytest.mark.parametrize("seed", range(8))

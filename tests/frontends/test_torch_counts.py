@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import numpy as np
@@ -30,15 +33,22 @@ class Of(torch.nn.Module):
         return self.function(*x)
 
 
-def agree(module: torch.nn.Module, calls: Sequence[Sequence[torch.Tensor]], dynamic: Any = None) -> Any:
-    """Return a module that is compiled for the first arguments, held to eager for all."""
+def agree(
+    module: torch.nn.Module, calls: Sequence[Sequence[torch.Tensor]], dynamic: Any = None, is_saved: bool = True
+) -> Any:
+    """Return a module that is compiled for the first arguments, held to eager for all; so is its artifact, which has
+    nothing to compile another one with."""
     made = renorm.compile(module, args=tuple(calls[0]), dynamic_shapes=dynamic)
+    with TemporaryDirectory() as folder:
+        made.save(path := Path(folder, "made.renorm"))
+        runs = [made.run, renorm.load(path).run] if is_saved else [made.run]
     for args in calls:
         wanted = module(*args)
         wanted = wanted if isinstance(wanted, (tuple, list)) else (wanted,)
-        for y, expected in zip(made.run(*args), wanted, strict=True):
-            assert y.shape == tuple(expected.shape)
-            np.testing.assert_allclose(y, expected.numpy(), 1e-5, 1e-6)
+        for run in runs:
+            for y, expected in zip(run(*args), wanted, strict=True):
+                assert y.shape == tuple(expected.shape)
+                np.testing.assert_allclose(y, expected.numpy(), 1e-5, 1e-6)
     return made
 
 
@@ -59,6 +69,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "how many": lambda x: torch.ones(x[x > 0].shape[0] * 2 + 1) * x[x > 0].shape[0],
     "reshaped": lambda x: torch.nonzero(x).reshape(-1),
     "stored": lambda x: torch.zeros_like(x).masked_scatter(x > 0, torch.arange(12.0)),
+    "selected and all": lambda x: torch.cat([x * 2, x[x[:, 1] > 0]]),
+    "the greatest": lambda x: torch.cat([x[x > 0], x[0]]).topk(1)[0],
     "two selections": lambda x: torch.cat([x[x > 0], x[x < 0] * 3]),
     "selected of what was selected": lambda x: (lambda y: y[y > 1])(x[x > 0]),
     "values of a mask": lambda x: torch.index_put(x, (x > 0,), x[x > 0] * 2 + 1),
@@ -103,9 +115,12 @@ def test_extents_that_data_decide(name: str) -> None:
     agree(Of(FUNCTIONS[name]), [[x] for x in DATA])
 
 
-@pytest.mark.parametrize("name", ["nonzero", "mask", "mask of rows", "two selections", "values of a mask", "runs"])
+BESIDE = ("nonzero", "mask", "mask of rows", "two selections", "values of a mask", "runs", "selected and all")
+
+
+@pytest.mark.parametrize("name", BESIDE)
 def test_beside_open_extents(name: str) -> None:
-    calls = [[X], [torch.cat([X, -X])], [X[:2]]]
+    calls = [[X], [torch.cat([X, -X])], [X[:2]], [-X.abs()]]
     agree(Of(FUNCTIONS[name]), calls, {"x": ({0: torch.export.Dim("n", min=1)},)})
 
 
@@ -124,7 +139,7 @@ def test_one_value_may_be_for_all_places() -> None:
     def stored(x: torch.Tensor) -> torch.Tensor:
         return x.index_put((x > 0,), x[x < -2.5])
 
-    agree(Of(stored), [[X], [X * 0]])
+    agree(Of(stored), [[X], [X * 0]], is_saved=False)  # the host stores it where data say so
     with pytest.raises(InvalidInput):  # five places and two values
         renorm.compile(Of(stored), args=(X,)).run(torch.tensor([[1.0, 1, 1, 0], [1, 1, -3, 0], [0, 0, 0, -4]]))
 
@@ -171,23 +186,43 @@ def test_a_slice_of_known_length_begins_where_data_say() -> None:
 
 
 def test_what_may_be_negative() -> None:
-    agree(Of(lambda x, n: torch.full((2,), n.item()) + x[: n.item()].sum()), [[X, torch.tensor(n)] for n in (1, -2)])
+    calls = [[X, torch.tensor(n)] for n in (1, -2)]
+    agree(Of(lambda x, n: torch.full((2,), n.item()) + x[: n.item()].sum()), calls, is_saved=False)
     with pytest.raises(UnsupportedOp, match=r"torch\._check\(u\d+ >= 0\)"):
         renorm.compile(Of(lambda x, n: torch.nn.functional.pad(x, (0, n.item()))), args=(X, torch.tensor(1)))
 
 
-def test_buffers_that_are_updated_beside_counts_are_refused() -> None:
+@pytest.mark.parametrize("is_open", [False, True])
+def test_buffers_are_updated_beside_counts(is_open: bool, tmp_path: Path) -> None:
+    """In front of the counts and behind them; norms in training mode among them."""
+
     class Counting(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("calls", torch.zeros(()))
+            self.register_buffer("seen", torch.zeros(4))
+            self.norm = torch.nn.BatchNorm1d(4)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x: torch.Tensor) -> Any:
             self.calls += 1
-            return x[x > 0]
+            self.seen += x.sum(0)
+            y, kept = self.norm(x), x[:, 0] > 0
+            self.seen += x[kept].sum(0)
+            return x[kept] * self.calls, y[kept], self.seen.clone()
 
-    with pytest.raises(UnsupportedOp, match="updates buffers, and data decide extents"):
-        renorm.compile(Counting(), args=(X,))
+    eager = Counting()
+    dynamic = {"x": {0: torch.export.Dim("n", min=2)}} if is_open else None
+    module = renorm.compile(deepcopy(eager), args=(X,), dynamic_shapes=dynamic)
+    module.save(tmp_path / "counting.renorm")
+    loaded = renorm.load(tmp_path / "counting.renorm")
+    for x in (X, X * 2, -X.abs(), X.abs(), *((torch.cat([X, -X]), X) if is_open else ())):
+        wanted = eager(x)
+        for made in (module, loaded):
+            for y, expected in zip(made.run(x), wanted, strict=True):
+                assert y.shape == tuple(expected.shape)
+                np.testing.assert_allclose(y, expected.detach().numpy(), 1e-5, 1e-5)
+            for name, buffer in eager.named_buffers():
+                np.testing.assert_allclose(made.state[name], buffer.numpy(), 1e-5, 1e-5)
 
 
 def test_checked_selections_of_nothing() -> None:
@@ -275,8 +310,8 @@ def test_detections_of_several_levels(nms: Callable[..., Any]) -> None:
 
     rng = np.random.default_rng(7)
     draws = [[torch.from_numpy(rng.normal(size=(n, 7)).astype(np.float32)) for n in (25, 12, 6)] for _ in range(3)]
-    nothing, little = [x * 0 - 9 for x in draws[0]], [draws[0][0] * 0 - 9, *draws[1][1:]]
-    assert isinstance(agree(Of(detected), [*draws, nothing, little]), OpenModule)
+    some = [[x - 9 * (i in without) for i, x in enumerate(draws[0])] for without in ((0,), (1, 2), (0, 2), (0, 1, 2))]
+    assert isinstance(agree(Of(detected), [*draws, *some]), OpenModule)
 
 
 def test_boxes_that_are_kept(nms: Callable[..., Any]) -> None:

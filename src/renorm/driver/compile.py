@@ -175,20 +175,13 @@ def _compiled(
         whole, held = state.hold(graph) if train_state else (graph, state.held(graph))
         graph = _with_operands(whole)
         try:
-            graph = cut(graph)
+            graph = cut(graph, len(held or ()))
         except _CLOSED as error:  # data are no extents
             obstacle = obstacle or error
     clock.stop("read")
-    counted = sorted(counted_symbols(graph))
-    if counted and (train_state or options.specializations):
-        asked = "train_state=True" if train_state else f"specializations={options.specializations}"
+    if options.specializations and (counted := sorted(counted_symbols(graph))):
+        asked = f"specializations={options.specializations}"
         raise InvalidInput(f"{asked}, and data decide extents of {graph.name}", counted, "compile it without")
-    if counted and held:
-        raise UnsupportedOp(
-            f"{graph.name} updates buffers, and data decide extents of it",
-            [f"buffers: {', '.join(held)}", f"data decide {', '.join(counted)}"],
-            "return what is updated as a result, or leave one of the two to another program",
-        )
     options = replace(options, state=held, is_final=_is_final(model, options))
     sizes = {s: d for s, d in graph.metadata.get(STATED, {}).items() if isinstance(d, int)}
     is_open = {v.name: not is_static(v.shape) for v in graph.inputs}
@@ -269,7 +262,7 @@ def _for_any_extents(
 def _for_all_data(made: CompiledModule, source: Graph, whole: Graph | None, options: Options) -> CompiledModule:
     """Return the module of a network, which then has another one run calls in which data decide what is no extent.
     whole: as in _for_any_extents."""
-    if isinstance(made, OpenModule) and whole is not None and counted_symbols(source):
+    if isinstance(made, OpenModule) and whole is not None and counted_symbols(source) and not options.state:
         error = InvalidInput("what data decide is no extent")
         own = replace(options, is_final=True)
         made.otherwise = lambda: _glued(source, whole, own, None, error, is_counted=False)
@@ -284,7 +277,14 @@ def _glued(
     error: RenormError,
     is_counted: bool = True,
 ) -> SpecializingModule:
-    """Return what `driver.glue` makes of a network. whole: before it was cut at counts."""
+    """Return what `driver.glue` makes of a network. whole: before it was cut at counts. Raises UnsupportedOp where
+    it has state, which no part of it may replace alone."""
+    if options.state:
+        raise UnsupportedOp(
+            f"{source.name} updates buffers, and does not compile where what data decide is open",
+            [f"buffers: {', '.join(options.state)}", str(error)],
+            "return what is updated as a result, or leave one of the two to another program",
+        )
     own = replace(options, shared=options.shared or SharedConstants())
 
     def beginning(graph: Graph) -> CompiledModule | SpecializingModule | None:

@@ -9,6 +9,7 @@ to be proved, and groups at several scales have one kernel.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,11 +60,20 @@ def _dims(group: Group) -> Iterator[Dim]:
             yield from extents_among(v.known.flat)
 
 
+@dataclass(frozen=True)
+class Empty:
+    """What may be 0 where a kernel runs: symbols, and, where is_made, extents that are made of these alone. All others
+    are taken to be 1 at least, which whoever runs the kernel sees to."""
+
+    symbols: frozenset[Symbol] = frozenset()
+    is_made: bool = False
+
+
 class OwnSymbols:
     """The symbols of a group: those of the network, or one for the quotient of such a symbol of which all its extents
-    are made. values: what they stand for in the network. offsets: those that are no factor of how much is computed,
-    such as where a slice begins, and may well be 0. absent: others that leave results with elements where they are 0,
-    as one of two parts that are joined. facts: what calls fulfil, of these symbols alone."""
+    are made. values: what they stand for in the network. empty: what may be 0 where results have elements, such as
+    where a slice begins, or one of two parts that are joined; first all of it, last what loops are sure to bear. facts:
+    what calls fulfil, of these symbols alone."""
 
     def __init__(self, graph: Graph, group: Group):
         idle = {s for v in graph.inputs for s in v.idle}  # of elements that are data in this graph, and no extents
@@ -86,8 +96,7 @@ class OwnSymbols:
             self.values[own] = substitute(network, self._wholes.values)
             self._own |= {f: substitute(d, {_PLACE: Sym(own)}) for f, d in made.items()}
         self._typical = typical_sizes(graph) if names else {}
-        none = frozenset[Symbol]()
-        self.offsets, self.absent = _offsets(graph, group, self) if self.values else (none, none)
+        self.empty = _empty(graph, group, self) if self.values else [Empty()]
         taken: Iterable[Condition] = graph.metadata.get(TAKEN, ()) if names else ()
         own = (Condition(self.of(c.left), c.relation, self.of(c.right)) for c in taken)
         self.facts = [c for c in own if c.symbols <= self.values.keys() and c.decided() is None]
@@ -102,20 +111,38 @@ class OwnSymbols:
         return {str(s): static([substitute(d, self._typical)])[0] for s, d in self.values.items()}
 
 
-def _offsets(graph: Graph, group: Group, own: OwnSymbols) -> tuple[frozenset[Symbol], frozenset[Symbol]]:
-    """Return symbols of elements, and rests of sums, that divide the size of no value of a group; and others that do
-    not divide that of each result: counts, terms of extents beside others, and what is an element alone."""
+def _empty(graph: Graph, group: Group, own: OwnSymbols) -> list[Empty]:
+    """Return OwnSymbols.empty. What loops are sure to bear are offsets: symbols of elements, and rests of sums, that
+    divide the size of no value. Others that may be 0 are counts, terms of extents beside others, and what is an element
+    alone: of these all are to be tried, and those that data decide."""
     found = {s for v in graph.inputs for d in v.deciding for s in symbols_of(d)}
     found = (found | {s.rest for s in graph.metadata.get(SUMS, ())}) & own.values.keys()
     values = {v: tuple(map(own.of, v.shape)) for n in group.nodes for v in (*n.inputs, *n.outputs) if v is not None}
     sizes = {size(shape) for shape in values.values()}
     results = {size(values[v]) for n in group.nodes for v in n.outputs}
+    counted = counted_symbols(graph)
     offsets = frozenset(s for s in found if not any(isinstance(n, Sym) and n % Sym(s) == 0 for n in sizes))
     elements = own.values.keys() - _all_symbols(sizes)
     joined = _all_symbols(d for shape in values.values() for d in shape if _is_join(d))
-    others = (found & counted_symbols(graph)) | (own.values.keys() & joined) | elements
-    absent = (s for s in others - offsets if s.least < 1)
-    return offsets, frozenset(s for s in absent if not all(n % Sym(s) == 0 for n in results))
+    others = (found & counted) | (own.values.keys() & joined) | elements
+    absent = frozenset(s for s in others - offsets if s.least < 1 and _is_left(results, [s]))
+    made = {d for shape in values.values() for d in shape if isinstance(d, Sym) and bounds(d)[0] < 1} - {*own.values}
+    tried = list[Empty]()
+    for symbols in dict.fromkeys((offsets | absent, offsets | (absent & counted), offsets)):
+        of_these = ((d, symbols_of(d)) for d in made if symbols_of(d) <= symbols)
+        parts = ((d, part) for d, own in of_these for part in (own, *([s] for s in own)))
+        if any(not _is_left([d], part) and _is_left(results, part) for d, part in parts):
+            tried.append(Empty(symbols, is_made=True))
+        tried.append(Empty(symbols))
+    return tried
+
+
+def _is_left(results: Iterable[Dim], without: Iterable[Symbol]) -> bool:
+    """Return whether there are results where symbols are 0."""
+    none = dict.fromkeys(without, 0)
+    with suppress(ZeroDivisionError):
+        return any(substitute(n, none) != 0 for n in results)
+    return False
 
 
 def _is_join(extent: Dim) -> bool:

@@ -29,7 +29,7 @@ from renorm.driver.pieces import Compiled, CompiledPiece
 from renorm.driver.undecided import require
 from renorm.frontends.outline import Piece, Typed, Types
 from renorm.graph.counting import cut
-from renorm.graph.counts import counted_symbols, counts_of, given_inputs
+from renorm.graph.counts import counted_symbols, counts_read
 from renorm.graph.deciding import settle, undecided
 from renorm.graph.interpret import ancestors
 from renorm.graph.ir import Graph, Node, Value
@@ -212,9 +212,8 @@ def _without(network: Graph, late: set[str]) -> Graph:
 
 def _levels(source: Graph) -> dict[Symbol, int]:
     """Return for each symbol that only counts tell how many counts wait for each other until it is told."""
-    counts, own = counts_of(source), counted_symbols(source)
-    read, level, found = source.inputs[len(given_inputs(source)) :], dict[Value, int](), dict[Symbol, int]()
-    for v, count in zip(read, source.outputs[counts.first : counts.first + counts.number]):
+    own, level, found = counted_symbols(source), dict[Value, int](), dict[Symbol, int]()
+    for v, count in counts_read(source).items():
         before = {x for n in ancestors([count]) for x in n.inputs if x is not None}
         level[v] = 1 + max((level.get(x, 0) for x in before), default=0)
         for s in (s for d in v.deciding for s in symbols_of(d) if s in own):

@@ -45,9 +45,9 @@ def group_key(graph: Graph, group: Group, target: Target, users: dict[Value, lis
     except _NoKeyError:
         return None
     results = [numbers[v] for v in group_results(graph, group, users)]
-    offsets = [(s in own.offsets, s in own.absent) for s in own.values]
+    empty = [[one.is_made, *(s in one.symbols for s in own.values)] for one in own.empty]
     facts = [[c.relation, *(extents.plain(substitute(d, numbered)) for d in (c.left, c.right))] for c in own.facts]
-    text = json.dumps([context, tokens, values, results, list(own.typical.values()), offsets, facts])
+    text = json.dumps([context, tokens, values, results, list(own.typical.values()), empty, facts])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

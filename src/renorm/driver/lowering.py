@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from renorm import te, topi
-from renorm.core.dims import Dim, Quotient, Sym, Symbol, static
+from renorm.core.dims import Dim, Quotient, Sym, static
 from renorm.core.errors import InvalidGraph, InvalidSchedule, RenormError, UserCodeError
 from renorm.core.target import Target
 from renorm.driver import extents
@@ -139,14 +139,15 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
         program = _program(group, writes, target, extents.known)
         s = _scheduled(group, writes, target, program)
         return _lowered(group, writes, target, s, program, work(program.outs, program.nominal))
-    if own.absent:  # where there is nothing of these there are results all the same, if loops for that can be proved
+    *others, surest = own.empty
+    for empty in others:  # if it can be proved: an op may take extents to be 1 at least
         from renorm.tir.verify import verify  # loads the loop IR, which a network out of the cache does without
 
-        with suppress(RenormError):  # an op may take extents to be 1 at least
-            lowered = _lowered_open(group, writes, target, own, own.offsets | own.absent)
+        with suppress(RenormError):
+            lowered = _lowered_open(group, writes, target, own, empty)
             verify(lowered.kernel, target.machine_target, to_first=True)
             return lowered
-    return _lowered_open(group, writes, target, own, own.offsets)
+    return _lowered_open(group, writes, target, own, surest)
 
 
 def _lowered_open(
@@ -154,11 +155,10 @@ def _lowered_open(
     writes: Sequence[Value],
     target: Target,
     own: extents.OwnSymbols,
-    offsets: frozenset[Symbol],
+    empty: extents.Empty,
 ) -> LoweredGroup:
-    """offsets: symbols that may be 0."""
     sizes = own.typical
-    of_symbols = extents.OpenExtents(own.values, sizes, own.of, offsets)
+    of_symbols = extents.OpenExtents(own.values, sizes, own.of, empty.symbols)
     facts = [f for c in own.facts if open_truth(f := of_symbols.fact(c)) is not True]
     with taken(facts):
         open_program = _program(group, writes, target, of_symbols)
@@ -169,7 +169,7 @@ def _lowered_open(
             what = "a schedule that is replaced by another one has no open extents"
             raise InvalidSchedule(f"kernel {group.name}: {what}")
         least = work(open_program.outs, open_program.nominal, of_symbols.dim, sizes)
-        lowered = _lowered(group, writes, target, other, open_program, least, facts)
+        lowered = _lowered(group, writes, target, other, open_program, least, facts, empty.is_made)
     return replace(lowered, extents=of_symbols.given(lowered.kernel.given))
 
 
@@ -181,9 +181,10 @@ def _lowered(
     program: _Program,
     least: WorkRecord,
     facts: Sequence[Expr] = (),
+    empty: bool = False,
 ) -> LoweredGroup:
     try:
-        kernel = te.lower(s, [*program.held, *program.outs], name=group.name, facts=facts)
+        kernel = te.lower(s, [*program.held, *program.outs], name=group.name, facts=facts, empty=empty)
     except RenormError as error:
         anchor = registry.scheduler(group.nodes, target)
         raise error.within(f"kernel {group.name}, scheduled by node {anchor.name!r}") from error

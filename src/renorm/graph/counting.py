@@ -21,12 +21,13 @@ from renorm.graph.interpret import ancestors
 from renorm.graph.ir import Graph, Node, Value
 
 
-def cut(graph: Graph) -> Graph:
+def cut(graph: Graph, states: int = 0) -> Graph:
     """Return the graph where each small integer value that is computed from data, and decides a shape, is an output at
-    the end and an input at the end: the same one where none does."""
+    the end and an input at the end: the same one where none does. states: how many inputs, and as many outputs, are
+    state, which stays behind these."""
     if not any(True for node in graph.nodes for _ in undecided(node)):
         return graph
-    return _cut(graph, _counts) or _cut(graph, _undecided) or graph
+    return _cut(graph, states, _counts) or _cut(graph, states, _undecided) or graph
 
 
 def untold(graph: Graph) -> bool:
@@ -39,11 +40,11 @@ def untold(graph: Graph) -> bool:
     return any(v.producer is None and not v.is_constant and not v.deciding for v in read - extents)
 
 
-def _cut(graph: Graph, counts: Callable[[Graph], list[Value]]) -> Graph | None:
+def _cut(graph: Graph, states: int, counts: Callable[[Graph], list[Value]]) -> Graph | None:
     """Return the graph cut at these counts; None where what depends on them would be a number for all extents: as
     elements that may be negative, which none is."""
-    made, number = graph.copy(), len(graph.inputs)
-    first, inputs = len(graph.outputs), dict[Value, Value]()
+    made, number, first = graph.copy(), len(graph.inputs), len(graph.outputs) - states
+    inputs = dict[Value, Value]()
     while found := counts(made):
         wanted = _undecided(made)
         symbols = element_symbols([*made.inputs, *found])
@@ -66,9 +67,10 @@ def _cut(graph: Graph, counts: Callable[[Graph], list[Value]]) -> Graph | None:
         if v not in used:
             for node in v.users:
                 node.replace_operand(v, inputs[v])
-    made.inputs[number:] = used
-    made.outputs = [*made.outputs, *(inputs[v] for v in used)]
-    made.metadata[COUNTS] = Counts(first, len(used))
+    given = number - states
+    made.inputs = [*made.inputs[:given], *used, *made.inputs[given:number]]
+    made.outputs = [*made.outputs[:first], *(inputs[v] for v in used), *made.outputs[first:]]
+    made.metadata[COUNTS] = Counts(first, len(used), states)
     return made if used else None
 
 

@@ -1,4 +1,5 @@
-"""Counts: extents that data decide, as inputs of a graph which are what as many of its outputs are.
+"""Counts: extents that data decide, as inputs of a graph which are what as many of its outputs are. What a program
+holds and updates (its state) stands behind them, among inputs and outputs alike.
 
 graph (x: f32[N], c.read: i64[1] = [c.0])
   c: i64[1] = reduce_sum(greater(x, 0))         output, hidden
@@ -27,10 +28,12 @@ COUNTS = "counts"  # in Graph.metadata: Counts
 
 @dataclass(frozen=True)
 class Counts:
-    """The last `number` inputs of a graph are what as many outputs are, the first of which is output `first`."""
+    """`number` inputs of a graph are what as many outputs are, the first of which is output `first`. states: how many
+    inputs stand behind them, which are state."""
 
     first: int = 0
     number: int = 0
+    states: int = 0
 
 
 def counts_of(graph: Graph) -> Counts:
@@ -39,8 +42,16 @@ def counts_of(graph: Graph) -> Counts:
 
 
 def given_inputs(graph: Graph) -> list[Value]:
-    """Return the inputs that are no counts."""
-    return graph.inputs[: len(graph.inputs) - counts_of(graph).number]
+    """Return the inputs in front of counts."""
+    counts = counts_of(graph)
+    return graph.inputs[: len(graph.inputs) - counts.number - counts.states]
+
+
+def counts_read(graph: Graph) -> dict[Value, Value]:
+    """Return the inputs that are counts, each with the output that it is."""
+    counts, begin = counts_of(graph), len(given_inputs(graph))
+    made = graph.outputs[counts.first : counts.first + counts.number]
+    return dict(zip(graph.inputs[begin : begin + counts.number], made))
 
 
 def counted_symbols(graph: Graph) -> set[Symbol]:
@@ -51,22 +62,18 @@ def counted_symbols(graph: Graph) -> set[Symbol]:
 
 def follow_from_extents(graph: Graph) -> bool:
     """Return whether no element has a say in the counts: they are known where the extents of inputs are."""
-    counts = counts_of(graph)
+    counts = counts_read(graph)
     extents = {v for node in graph.nodes if node.op.name in ("shape", "size") for v in node.outputs}
-    known = extents.union(graph.inputs[len(given_inputs(graph)) :])
-    made = graph.outputs[counts.first : counts.first + counts.number]
-    read = {v for node in interpret.ancestors(made, known) for v in node.inputs if v is not None}
+    known = extents.union(counts)
+    read = {v for node in interpret.ancestors([*counts.values()], known) for v in node.inputs if v is not None}
     return known.issuperset(v for v in read if v.producer is None and not v.is_constant)
 
 
 def stages(graph: Graph) -> tuple[int, ...]:
     """Sort the groups of a graph so that none comes before another one that waits for fewer counts. Return for each
     count how many launches come before it is there."""
-    counts = counts_of(graph)
-    if not counts.number:
+    if not (counts := counts_read(graph)):
         return ()
-    read = graph.inputs[-counts.number :]
-    made = graph.outputs[counts.first : counts.first + counts.number]
     own = counted_symbols(graph)
     level, of_group = dict[Value | Symbol, int](), [-1] * len(graph.groups)
     is_settled = False
@@ -77,21 +84,21 @@ def stages(graph: Graph) -> tuple[int, ...]:
             if at > of_group[i]:
                 of_group[i], is_settled = at, False
                 level |= {v: at for n in group.nodes for v in n.outputs}
-        for v, count in zip(read, made):
+        for v, count in counts.items():
             at = level.get(count, 0) + 1
             for x in (v, *(s for d in v.deciding for s in symbols_of(d) if s in own)):
                 level[x] = max(level.get(x, 0), at)
     order = sorted(range(len(of_group)), key=of_group.__getitem__)
     graph.groups = [graph.groups[i] for i in order]
     launched = [of_group[i] for i, group in zip(order, graph.groups) if not group.is_aliased]
-    return tuple(sum(at < level[v] for at in launched) for v in read)
+    return tuple(sum(at < level[v] for at in launched) for v in counts)
 
 
 def late_symbols(graph: Graph, ready: Sequence[int]) -> dict[Symbol, int]:
     """Return the symbols that only counts tell, each with how many launches come before it is known. ready: of each
     count."""
     found, own = dict[Symbol, int](), counted_symbols(graph)
-    for v, end in zip(graph.inputs[len(given_inputs(graph)) :], ready):
+    for v, end in zip(counts_read(graph), ready):
         for s in {s for d in v.deciding for s in symbols_of(d)} & own:
             found[s] = max(found.get(s, 0), end)
     return found
@@ -112,11 +119,9 @@ def _needed(group: Group, counted: set[Symbol]) -> Iterator[Value | Symbol]:
 def counted(graph: Graph, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return arrays for all inputs of a graph whose other extents are fixed: those that are given, and the counts that
     follow from them."""
-    counts, env = counts_of(graph), dict[Value, Any]()
-    read = dict(
-        zip(graph.outputs[counts.first : counts.first + counts.number], graph.inputs[len(given_inputs(graph)) :])
-    )
-    env |= {v: interpret.widen(np.asarray(given[v.name])) for v in given_inputs(graph)}
+    read = {count: v for v, count in counts_read(graph).items()}
+    held = [v for v in graph.inputs if v not in read.values()]
+    env: dict[Value, Any] = {v: interpret.widen(np.asarray(given[v.name])) for v in held}
     missing = set(read)
     for node in graph.nodes:
         if not missing:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from renorm.runtime.program import Program, TensorSpec
 from renorm.runtime.report import Report
 from renorm.runtime.signing import Key
 from renorm.runtime.stages import stages
-from renorm.runtime.state import State, beyond
+from renorm.runtime.state import State, Version, beyond
 from renorm.runtime.table import Context, Launches, Recording, Word, Workplace
 from renorm.runtime.weights import Source, Weights
 
@@ -114,6 +114,22 @@ class Stage:
         self.program, self.launches, self.counts, self.done, self.keeps = program, launches, counts, done, keeps
         self.sizes = dict[tuple[tuple[int, ...], ...], Sized]()
         self.fixed: Sized | None = None
+
+
+class Held(NamedTuple):
+    """State as one run has it: the version that it reads, what `State.changes` was then, and where it writes what that
+    becomes."""
+
+    version: Version
+    changes: int
+    after: Sequence[Array]
+
+    def addresses(self, inputs: Sequence[Array], results: Sequence[Array]) -> list[int]:
+        """Return what a run is called with that reads these inputs and writes these results."""
+        return [address(a) for a in (*inputs, *self.version.arrays, *results, *self.after)]
+
+
+STATELESS = Held(Version(()), layout.UNTIED, ())
 
 
 Reached = tuple[Sized, list[Array], Sequence[Array], "Workplace | None"]
@@ -259,10 +275,10 @@ class Module:
         return found
 
     def _reach(
-        self, args: Sequence[Any], named: Mapping[str, Any], cancels: int, limit: _Limit | None = None
-    ) -> Reached | Module:
+        self, args: Sequence[Any], named: Mapping[str, Any], cancels: int, limit: _Limit | None, held: Held
+    ) -> Reached | Module | None:
         """Run the steps in front of counts, if there are any, and read these. Return what is known then, or the module
-        that runs in place of this one."""
+        that runs in place of this one; None where the state is another one by now."""
         if (only := self._only) is not None:
             return only, bind(self.name, only.inputs, args, named), (), None
         if self._obstacles:
@@ -286,13 +302,16 @@ class Module:
             place = place or self._taken()
             written = written_in(sized.written, written)
             counts = written[len(sized.outputs) : len(sized.outputs) + len(self._count_shapes)]
-            self._run(place, sized, [address(a) for a in (*inputs, *counts, *written)], cancels, limit)
+            if not self._run(place, sized, held.addresses([*inputs, *counts], written), cancels, limit, held.changes):
+                self._idle.append(place)
+                return None
             elements = {**elements, **{spec.name: deciding_elements(spec, written[i]) for i, spec in stage.counts}}
         raise AssertionError("the last stage ends a run")
 
     def _reached(self, args: Sequence[Any], named: Mapping[str, Any]) -> Reached | Module:
         """As `_reach`, for who does not go on from there."""
-        reached = self._reach(args, named, self._cancels.value)
+        while (reached := self._reach(args, named, self._cancels.value, None, self._held())) is None:
+            pass
         if not isinstance(reached, Module) and (place := reached[-1]) is not None:
             self._idle.append(place)
         return reached
@@ -325,14 +344,18 @@ class Module:
         Warns (StatisticsWarning) of running statistics that leave the range of their dtype.
         """
         cancels, limit = self._cancels.value, None if timeout is None else _Limit(timeout)
-        reached = self._reach(args, named, cancels, limit)
-        if isinstance(reached, Module):
-            return reached.run(*args, out=out, timeout=timeout, **named)
-        sized, inputs, held, place = reached
-        given = () if out is None else bind_out(self.name, sized.outputs, out)
-        written = written_in(sized.written, held, given, inputs)
-        self._call(place, sized, inputs, written, cancels, limit)
-        return handed_out(out, given, written[: len(sized.outputs)])
+        while True:
+            state = self._held()
+            reached = self._reach(args, named, cancels, limit, state)
+            if isinstance(reached, Module):
+                return reached.run(*args, out=out, timeout=timeout, **named)
+            if reached is None:
+                continue
+            sized, inputs, held, place = reached
+            given = () if out is None else bind_out(self.name, sized.outputs, out)
+            written = written_in(sized.written, held, given, inputs)
+            if self._call(place or self._taken(), sized, inputs, written, cancels, limit, state):
+                return handed_out(out, given, written[: len(sized.outputs)])
 
     __call__ = run
 
@@ -344,45 +367,51 @@ class Module:
     def evaluate(self, arrays: Sequence[Array]) -> list[Array]:
         """Return what one run makes of the inputs and, after them, a state: the outputs, and after them what the
         state becomes. That of the module is neither read nor changed."""
+        given, after = arrays[len(arrays) - self.program.states :], self._state.fresh()
+        state = Held(Version(tuple(given)), layout.UNTIED, after)
         cancels = self._cancels.value
-        reached = self._reach(arrays[: len(self.inputs)], {}, cancels)
+        reached = self._reach(arrays[: len(self.inputs)], {}, cancels, None, state)
         if isinstance(reached, Module):
             return reached.evaluate(arrays)
+        assert reached is not None
         sized, inputs, held, place = reached
-        results = [*written_in(sized.written, held), *self._state.fresh()]
-        state = arrays[len(arrays) - self.program.states :]
+        results = written_in(sized.written, held)
         place = place or self._taken()
-        self._run(place, sized, [address(a) for a in (*inputs, *state, *results)], cancels)
+        self._run(place, sized, state.addresses(inputs, results), cancels)
         self._idle.append(place)
-        return results
+        return [*results, *after]
+
+    def _held(self) -> Held:
+        """Return the state that a run has which begins now."""
+        if not self.program.states:
+            return STATELESS
+        changes = self._state.changes.value  # before the version: one that comes between is noticed
+        return Held(self._state.version, changes, self._state.fresh())
 
     def _call(
         self,
-        place: Workplace | None,
+        place: Workplace,
         sized: Sized,
         inputs: Sequence[Array],
         results: Sequence[Array],
         cancels: int,
         limit: _Limit | None,
-    ) -> None:
-        """One run that writes to `results`, and replaces the state. place: where what it reads may lie."""
-        place = place or self._taken()
-        if not self.program.states:
-            self._run(place, sized, [address(a) for a in (*inputs, *results)], cancels, limit)
-            self._idle.append(place)
-            judge(self.name, sized.checks, results[sized.checked])
-            return
-        while True:
-            changes, version, after = self._state.changes.value, self._state.version, self._state.fresh()
-            addresses = [address(a) for a in (*inputs, *version.arrays, *results, *after)]
-            if not self._run(place, sized, addresses, cancels, limit, changes):
-                continue
-            judge(self.name, sized.checks, results[sized.checked])
-            if self._state.replace(version, after):
-                break
+        held: Held,
+    ) -> bool:
+        """One run that writes to `results`, and replaces the state. place: where what it reads may lie. False: the
+        state is another one by now."""
+        is_done = self._run(place, sized, held.addresses(inputs, results), cancels, limit, held.changes)
         self._idle.append(place)
-        for spec, old, new in zip(self._state.specs, version.arrays, after):
+        if not is_done:
+            return False
+        judge(self.name, sized.checks, results[sized.checked])
+        if held is STATELESS:
+            return True
+        if not self._state.replace(held.version, held.after):
+            return False
+        for spec, old, new in zip(self._state.specs, held.version.arrays, held.after):
             beyond(new, old, f"{self.name}: {spec.name}", stacklevel=4)
+        return True
 
     def as_torch(self: Any) -> Any:
         """Return the module as a torch.nn.Module, whose programs PyTorch compiles and exports as one call."""

@@ -416,7 +416,6 @@ class Program:
             require(len({t.name for t in tensors}) == len(tensors), f"{group}: names are not distinct")
         known = 0 <= self.states <= min(len(self.inputs), len(self.outputs))
         require(known, f"{self.states} inputs are state, of {len(self.inputs)} inputs and {len(self.outputs)} outputs")
-        require(not (self.states and self.counts), f"{self.states} inputs are state, and {len(self.counts)} are counts")
         counted = self.outputs[len(self.results) :][: len(self.counts)]
         read = self.inputs[len(self.given) :][: len(self.counts)]
         for i, (before, after) in enumerate(zip(counted, read)):
