@@ -21,7 +21,7 @@ with warnings.catch_warnings(), patch.object(torch.backends, "disable_global_fla
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_methods_invocations import op_db
 
-DTYPES = (torch.float32, torch.int64, torch.bool)
+DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)
 
 
 def called(info: Any, dtype: torch.dtype) -> str:

@@ -80,7 +80,7 @@ def outcome(program: Program, tolerance: float = 1e-4) -> str:
             return f"torch.export: {type(error).__name__}"
         try:
             graph = renorm.read(exported)
-            found = interpret.run(graph, [t.detach().contiguous().numpy() for t in tensors])
+            found = interpret.run(graph, [_real(t.detach()).contiguous().numpy() for t in tensors])
         except RenormError as error:
             return str(error.headline)
         wanted = module(*tensors)
@@ -94,11 +94,16 @@ def outcome(program: Program, tolerance: float = 1e-4) -> str:
     return next((d for a, b in pairs if (d := difference(a, b, tolerance))), "")
 
 
+def _real(x: torch.Tensor) -> torch.Tensor:
+    """Return the parts of complex numbers on a last axis."""
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+
+
 def difference(found: Any, wanted: torch.Tensor, tolerance: float) -> str:
     """Return in what a result differs from PyTorch's; "" for nothing."""
     if wanted.dtype == torch.bfloat16:
         found, wanted = found.astype(np.float32), wanted.float()
-    expected = wanted.detach().resolve_conj().resolve_neg().numpy()
+    expected = _real(wanted.detach()).resolve_neg().numpy()
     if found.dtype != expected.dtype or found.shape != expected.shape:
         return f"a result is {found.dtype}{list(found.shape)}, not {expected.dtype}{list(expected.shape)}"
     if not np.issubdtype(expected.dtype, np.floating):

@@ -28,6 +28,7 @@ from renorm.core.errors import InvalidInput, RenormError, UnsupportedOp
 from renorm.core.lru import Latest
 from renorm.driver.module import SPECIALIZATIONS, SpecializingModule
 from renorm.frontends.torch.extents import Extents
+from renorm.frontends.torch.pairs import is_complex
 from renorm.frontends.torch.reader import Reader, overload, stated
 from renorm.runtime.module import Module
 from renorm.torch import caching_allocator
@@ -42,6 +43,7 @@ from renorm.training.kernels import Gpu
 
 LOG = logging.getLogger("renorm.torch")
 CHANGES = 1  # of a constant, until it becomes an input
+LONG = 32  # elements: of fewer, products are a faster Fourier transform than PyTorch's
 _BITS = {1: c_uint8, 2: c_uint16, 4: c_uint32, 8: c_uint64}  # by bytes of an element
 _Version = tuple[int, int, Any]
 
@@ -76,6 +78,15 @@ def _shared_results(calls: fx.GraphModule) -> set[fx.Node]:
         chains[node].append(chain)
     shared = (found for root, found in chains.items() if root.op == "placeholder" or len(found) > 1)
     return {n for found in shared for chain in found for n in chain}
+
+
+def _is_long_transform(node: fx.Node) -> bool:
+    """Return whether a call transforms axes for which PyTorch has the faster algorithm."""
+    if not overload(node).startswith("_fft_"):
+        return False
+    axes: Any = node.args[1]
+    tensors = (*results_of(node.all_input_nodes[0]), *results_of(node))
+    return not all(isinstance(n := x.shape[a], int) and n <= LONG for x in tensors for a in axes)
 
 
 class _Supported(OperatorSupportBase):
@@ -160,7 +171,8 @@ def cut(
         place = f"a GPU of {gpu.arch}" if gpu else "the CPU, or where renorm runs nothing"
         LOG.warning("%d calls stay PyTorch's: target %r, tensors on %s", len(calls_of(calls)), options["target"], place)
         return calls, []
-    options, supported = found, _Supported(reader, wanted, gpu, _shared_results(calls))
+    left = _shared_results(calls).union(filter(_is_long_transform, calls_of(calls)))
+    options, supported = found, _Supported(reader, wanted, gpu, left)
     if is_worth is None:
         partitioner = CapabilityBasedPartitioner(calls, supported, allows_single_node_partition=True)
         members = [[*p.nodes] for p in partitioner.propose_partitions()]
@@ -296,12 +308,13 @@ class Part(torch.nn.Module):
                 reader.made[node] = reader.extents.of(held) if isinstance(held, (int, torch.SymInt)) else held
         decided = {s for v in reader.graph.inputs for d in v.shape if isinstance(d, Sym) for s in symbols_of(d)}
         told = [d for n in nodes if isinstance(d := reader.made.get(n), Sym) and not symbols_of(d) <= decided]
-        if told:
-            raise UnsupportedOp(f"they are told {', '.join(map(str, told))}, which no tensor that they read has")
         outputs, is_one = _results(calls)
         wanted = [n.meta["val"] for n in _results(self._calls.graph)[0]]
+        graph = reader.read(outputs)
+        if told := told or sorted(reader.extents.unknown((v.shape for v in graph.values()), decided)):
+            raise UnsupportedOp(f"they are told {', '.join(map(str, told))}, which no tensor that they read has")
         threads = None if self._gpu else torch.get_num_threads() if self._runs_alone else team()
-        made = compilation(reader.read(outputs), self._options, threads, self._has_kept)
+        made = compilation(graph, self._options, threads, self._has_kept)
         return _Read(made, live, wanted, is_one, is_of_pixels)
 
 
@@ -351,14 +364,14 @@ def _in_place(module: AnyModule, read: _Read, gpu: Gpu | None) -> Callable[[Sequ
     orders = CHANNELS_LAST if read.is_of_pixels else {}
     made = list[tuple[Any, ...]]()
     for spec, w in zip(module.outputs, read.wanted):  # pixels are rows of the module's; open extents are known by now
-        shape = w.shape if all(isinstance(n, int) for n in w.shape) else static(spec.shape)
+        shape = w.shape if all(isinstance(n, int) for n in w.shape) else static(spec.shape)[: w.dim()]
         made.append((shape, Order(-1 if w.dim() in orders else 1).strides(shape), w.dtype, w.device))
     turned = [_has_other_order(strides, w) for (_, strides, *_), w in zip(made, read.wanted)]
     takes = [(i, getattr(torch, spec.dtype)) for i, spec in zip(read.live, module.inputs)]
 
     def run(given: Sequence[Tensor]) -> list[Tensor]:
         # statistics of norms that PyTorch computed may have another dtype than it states
-        operands = [_dense(given[i].to(dtype), orders) for i, dtype in takes]
+        operands = [_dense(_parts(given[i]).to(dtype), orders) for i, dtype in takes]
         results = [caching_allocator.empty(*how) for how in made]
         run_at(module, [x.data_ptr() for x in (*operands, *results)], gpu)
         return [_laid_out(y, w) if t else y for y, w, t in zip(results, read.wanted, turned)]
@@ -389,13 +402,18 @@ def _by_shape(
             return theirs
 
     def run(given: Sequence[Tensor]) -> list[Tensor]:
-        shapes = tuple(tuple(given[i].shape) for i in read.live)
+        shapes = tuple(tuple(_parts(given[i]).shape) for i in read.live)
         if (found := kept.get(shapes)) is None:
             found = made(shapes)  # two threads may both do so: what compiles holds a lock of the same rank
             kept.made(shapes, lambda: found)
         return found(given)
 
     return run
+
+
+def _parts(x: Tensor) -> Tensor:
+    """Return the parts of complex numbers on a last axis, as a module reads and gives them; others as they are."""
+    return torch.view_as_real(x.resolve_conj()) if is_complex(x) else x
 
 
 def _dense(x: Tensor, orders: Mapping[int, torch.memory_format]) -> Tensor:
@@ -407,8 +425,9 @@ def _in_arrays(module: AnyModule, read: _Read, gpu: Gpu | None) -> Callable[[Seq
     """Return what runs a module of any extents."""
 
     def run(given: Sequence[Any]) -> list[Tensor]:
-        operands = [given[i].detach().contiguous() for i in read.live]
+        operands = [_parts(given[i].detach()).contiguous() for i in read.live]
         made = map(tensor_of, module.run(*operands)) if gpu is None else run_on(gpu, module, operands)
+        made = (torch.view_as_complex(y) if is_complex(w) else y for y, w in zip(made, read.wanted))
         return [_laid_out(y, w) for y, w in zip(made, read.wanted)]
 
     return run

@@ -21,7 +21,7 @@ from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from renorm.core.errors import UnsupportedOp
-from renorm.frontends.torch.overloads import TABLE
+from renorm.frontends.torch.overloads import PAIRS, TABLE
 
 _SYMBOLS = torch.SymInt, torch.SymFloat, torch.SymBool
 _SYMBOLIC = logging.getLogger("torch.fx.experimental.symbolic_shapes")
@@ -83,8 +83,9 @@ def _no_guards(held: list[Any]) -> Generator[None]:
 
 @cache
 def _without_readers() -> dict[OpOverload, Callable[..., Any]]:
+    known = TABLE.keys() | PAIRS
     return {
         op: made
         for op, made in decomposition_table.items()
-        if isinstance(op, OpOverload) and not op._schema.is_mutable and str(op).removeprefix("aten.") not in TABLE
+        if isinstance(op, OpOverload) and not op._schema.is_mutable and str(op).removeprefix("aten.") not in known
     }

@@ -7,7 +7,7 @@ u0, that data decide   the extent of a result, an axis     what inference calls 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from copy import copy
 from functools import reduce
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from torch.utils._sympy.symbol import SymT, free_symbol_is_type
 
-from renorm.core.dims import Dim, Sym, Symbol, maximum, minimum, symbols_of
+from renorm.core.dims import Dim, Sym, Symbol, linear, maximum, minimum, symbols_of
 from renorm.core.errors import UnsupportedOp
 from renorm.graph.ir import Value
 
@@ -43,10 +43,10 @@ class Extents:
         self.has_elements = False  # whether a value's `known` is taken for what it is
 
     def of_inputs(self, shapes: Iterable[Iterable[Any]]) -> Extents:
-        """Return extents for what reads tensors of these shapes and nothing else. Of (1 + s)//2 alone nobody can tell
-        what s is: a symbol stands for what no extent of its own decides."""
+        """Return extents for what reads tensors of these shapes and nothing else. Of s + 64 it is known what s is, of
+        (1 + s)//2 alone it is not: a symbol stands for what no extent of its own decides."""
         given = [d.node.expr for shape in shapes for d in shape if not isinstance(d, int)]
-        decided = {e for e in given if e.is_Symbol}
+        decided = {s for e in given if self._decides(e) for s in e.free_symbols}
         made = copy(self)
         made._own = {
             e: Sym(Symbol(f"e{i}"))
@@ -54,6 +54,20 @@ class Extents:
             if not (e.is_Integer or e.free_symbols <= decided)
         }
         return made
+
+    def _decides(self, e: Any) -> bool:
+        """Return whether an extent tells the one symbol in it."""
+        if e.is_Symbol or len(e.free_symbols) != 1:
+            return bool(e.is_Symbol)
+        try:
+            return linear(self._dim(e)) is not None
+        except UnsupportedOp:
+            return False
+
+    def unknown(self, shapes: Iterable[Iterable[Dim]], decided: Collection[str]) -> set[str]:
+        """Return the program's symbols in these shapes that are not decided."""
+        found = {s for shape in shapes for d in shape for s in symbols_of(d)}
+        return {str(s) for s in found if str(s) in self._symbols and s not in decided}
 
     def is_new(self, extent: Any) -> bool:
         """Return whether an extent is one that data decide, and that no value tells yet."""

@@ -20,11 +20,11 @@ import torch
 from renorm.core import dtypes
 from renorm.core.errors import RenormError, UnsupportedOp, UserCodeError, raised_at
 from renorm.frontends.problems import Problem, together
-from renorm.frontends.torch import bodies
+from renorm.frontends.torch import bodies, pairs
 from renorm.frontends.torch.call import Call, dtype_name
 from renorm.frontends.torch.decomposed import calls_instead, is_made_of_others, tensors_of
 from renorm.frontends.torch.extents import Extents
-from renorm.frontends.torch.overloads import TABLE
+from renorm.frontends.torch.overloads import PAIRS, TABLE
 from renorm.graph.ir import Graph, Node, Value
 
 _NUMBERS = int, float, torch.SymInt, torch.SymFloat, torch.SymBool
@@ -41,7 +41,7 @@ class Reader:
         self.made = dict[torch.fx.Node, Any]()
         self.problems: list[Problem] = []
         self.refused = dict[torch.fx.Node, str]()
-        self._constants = part_of._constants if part_of else dict[Any, Value]()  # by where the elements lie
+        self._constants = part_of._constants if part_of else dict[Any, Value | pairs.Pair]()  # by where they lie
         self.is_counted = False  # whether data decided extents of these calls
         self._names = Counter[str]()
         self._nodes = [n for n in calls.nodes if n.op == "call_function"]
@@ -66,7 +66,11 @@ class Reader:
         place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         try:
             if place not in self._constants or not tensor.numel():
-                self._constants[place] = self.graph.constant(array_of(tensor), name)
+                if pairs.is_complex(tensor):
+                    named = zip(("real", "imag"), pairs.constant(tensor))
+                    self._constants[place] = pairs.Pair(*(self.graph.constant(a, f"{name}.{n}") for n, a in named))
+                else:
+                    self._constants[place] = self.graph.constant(array_of(tensor), name)
             self.made[node] = self._constants[place]
         except RenormError as error:
             self.problems.append(Problem(error, name, "a parameter"))
@@ -88,15 +92,20 @@ class Reader:
     def _stand_in(self, name: str, held: Any) -> Any:
         if not isinstance(held, torch.Tensor):
             return None
-        return self.graph.input(name, dtype_name(held.dtype), self.extents.shape(held.shape))
+        shape, part = self.extents.shape(held.shape), pairs.half(held)
+        if part is held:
+            return self.graph.input(name, dtype_name(held.dtype), shape)
+        value = self.graph.input(name, dtype_name(part.dtype), (*shape, 2))
+        return pairs.split(Call(self.graph, self.extents, [part]), value)
 
     def read(self, outputs: Sequence[Any]) -> Graph:
         """Read all calls. outputs: nodes, and whatever else results hold, which is left out. Raises UnsupportedOp."""
         for node in self._nodes:
             self._call(node)
         for given in outputs:
-            if isinstance(value := self.made.get(given) if isinstance(given, torch.fx.Node) else None, Value):
-                self.graph.outputs.append(value)
+            value = self.made.get(given) if isinstance(given, torch.fx.Node) else None
+            if isinstance(value, (Value, pairs.Pair)):
+                self.graph.outputs.append(value if isinstance(value, Value) else pairs.joined(value))
             elif isinstance(given, torch.fx.Node) and (given in self.made or not self.problems):
                 error = UnsupportedOp("it is a result of the program, and no tensor")
                 self.problems.append(Problem(error, given.name, stated(given)))
@@ -161,18 +170,20 @@ class Reader:
             self._name(node, made)
             if isinstance(found, Value) and made and found.producer is made[-1]:
                 self.graph.rename(found, node.name, exact=False)
-        pairs = [p for p in zip(found if isinstance(found, list) else [found], results) if isinstance(p[0], Value)]
-        self._count(made, pairs)
-        for value, result in pairs:
-            self._check(value, result)
+        both = list(zip(found if isinstance(found, list) else [found], results))
+        self._count(made, [(v.real if isinstance(v, pairs.Pair) else v, r) for v, r in both])
+        for value, result in both:
+            for part in value if isinstance(value, pairs.Pair) else [value]:
+                self._check(part, pairs.half(result))
         return found
 
-    def _count(self, made: Sequence[Node], results: Sequence[tuple[Value, Any]]) -> None:
+    def _count(self, made: Sequence[Node], results: Sequence[tuple[Any, Any]]) -> None:
         """Take extents that data decide for those that results have."""
         new = [
             (n, value, axis)
             for value, result in results
-            for axis, n in enumerate(result.shape if isinstance(result, torch.Tensor) else ())
+            if isinstance(value, Value) and isinstance(result, torch.Tensor)
+            for axis, n in enumerate(result.shape)
             if self.extents.is_new(n)
         ]
         if new:
@@ -191,11 +202,14 @@ class Reader:
         name = overload(node)
         if bodies.reads(node.target):
             return bodies.results(name, _arguments(node.args, self.made))
-        if name not in TABLE:
-            raise UnsupportedOp(f"renorm does not read {name}", do="leave it to PyTorch, or write it otherwise")
         given, named = (_arguments(a, self.made) for a in (node.args, node.kwargs))
+        is_of_pairs = pairs.are_among((given, named)) or any(map(pairs.is_complex, results))
+        if name not in (table := PAIRS if is_of_pairs else TABLE):
+            what = f"{name} of complex numbers" if is_of_pairs else name
+            raise UnsupportedOp(f"renorm does not read {what}", do="leave it to PyTorch, or write it otherwise")
         parts: list[Any] = [u.args[1] for u in node.users if overload(u) == "getitem" and u.users]
-        return TABLE[name](Call(self.graph, self.extents, results, frozenset(parts)), *given, **named)
+        call = Call(self.graph, self.extents, [pairs.half(r) for r in results], frozenset(parts))
+        return table[name](call, *given, **named)
 
     def _by_parts(self, node: torch.fx.Node, refused: Exception) -> Any:
         """Return what a call gives that PyTorch itself makes of others, all of which are read. Raises `refused`."""
@@ -257,13 +271,13 @@ class Reader:
             self.graph.rename_node(n, wanted, exact=False)
             n.origin = (n.name,)
 
-    def _check(self, value: Value, result: Any) -> None:
+    def _check(self, value: Any, result: Any) -> None:
         """Raise UnsupportedOp where what was made has another type than PyTorch says."""
-        if not isinstance(result, torch.Tensor):
+        if not isinstance(value, Value) or not isinstance(result, (torch.Tensor, pairs.Half)):
             return
         dtype, shape = dtype_name(result.dtype), self.extents.shape(result.shape)
-        pairs = zip(value.shape, shape)
-        is_other = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
+        extents = zip(value.shape, shape)
+        is_other = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in extents)
         if value.dtype != dtype or value.rank != len(shape) or is_other:
             raise UnsupportedOp(f"its result would be {value.type}, and PyTorch's is {dtype}{list(shape)}")
 
@@ -290,7 +304,8 @@ def overload(node: torch.fx.Node) -> str:
 def _is_readable(node: torch.fx.Node) -> bool:
     """Return whether a call may have a reader, or parts that have."""
     is_of_tensors = isinstance(node.meta.get("val"), (torch.Tensor, list, tuple))
-    return overload(node) in TABLE or bodies.reads(node.target) or (is_of_tensors and is_made_of_others(node))
+    is_read = overload(node) in TABLE or overload(node) in PAIRS or bodies.reads(node.target)
+    return is_read or (is_of_tensors and is_made_of_others(node))
 
 
 def _is_only_checked(node: torch.fx.Node) -> bool:

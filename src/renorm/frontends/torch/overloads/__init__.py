@@ -2,12 +2,16 @@
 
 from renorm.frontends.torch.overloads import (
     comparing,
+    complexes,
     counting,
     elementwise,
+    fourier,
     gradients,
     making,
+    matrices,
     moving,
     norms,
+    ordering,
     picking,
     products,
     recurrent,
@@ -16,17 +20,22 @@ from renorm.frontends.torch.overloads import (
     storing,
     windows,
 )
-from renorm.frontends.torch.overloads.table import TABLE
+from renorm.frontends.torch.overloads.table import PAIRS, TABLE
 
 __all__ = [
+    "PAIRS",
     "TABLE",
     "comparing",
+    "complexes",
     "counting",
     "elementwise",
+    "fourier",
     "gradients",
     "making",
+    "matrices",
     "moving",
     "norms",
+    "ordering",
     "picking",
     "products",
     "recurrent",

@@ -1,4 +1,4 @@
-"""Overloads that read elements at computed places, or sort them."""
+"""Overloads that read elements at computed places."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from renorm import ops
-from renorm.core.dims import Dim
 from renorm.core.shapes import normalize_axis
 from renorm.frontends.torch.call import Call, Given
 from renorm.frontends.torch.overloads.counting import places
@@ -71,39 +70,3 @@ def _places(indices: Sequence[Given]) -> Iterator[Given]:
             yield from places(i)
         else:
             yield i
-
-
-@reads("topk")
-def _topk(c: Call, x: Value, k: Dim, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    if x.rank == 0:
-        return [x, c.filled(0, "int64", ())]
-    return list(ops.top_k(x, c.integers([k]), axis=normalize_axis(dim, x.rank), largest=largest, sorted=sorted))
-
-
-def _in_order(c: Call, x: Value, dim: int, descending: bool) -> list[Value]:
-    if x.rank == 0:
-        return [x, c.filled(0, "int64", ())]
-    axis = normalize_axis(dim, x.rank)
-    held = c.cast(x, "uint8") if x.dtype == "bool" else x
-    values, places = ops.top_k(held, c.integers([x.shape[axis]]), axis=axis, largest=descending, sorted=True)
-    return [c.cast(values, x.dtype), places]
-
-
-@reads("sort")
-def _sort(c: Call, x: Value, dim: int = -1, descending: bool = False) -> Any:
-    return _in_order(c, x, dim, descending)
-
-
-@reads("sort.stable")
-def _sort_stable(c: Call, x: Value, *, stable: bool | None, dim: int = -1, descending: bool = False) -> Any:
-    return _in_order(c, x, dim, descending)
-
-
-@reads("argsort")
-def _argsort(c: Call, x: Value, dim: int = -1, descending: bool = False) -> Any:
-    return _in_order(c, x, dim, descending)[1]
-
-
-@reads("argsort.stable")
-def _argsort_stable(c: Call, x: Value, *, stable: bool, dim: int = -1, descending: bool = False) -> Any:
-    return _in_order(c, x, dim, descending)[1]
