@@ -99,6 +99,3 @@ def test_what_is_wrong_in_a_body_says_where() -> None:
             args=(torch.randn(2, 3),),
         )
     assert "also" not in str(refused.value)
-    twice, dynamic = Of(lambda m, x: map_slices(lambda a: a * 2, x)), {"x": ({0: torch.export.Dim("n", min=2)},)}
-    with pytest.raises(UnsupportedOp, match="axis of extent"), torch.no_grad():
-        renorm.compile(twice, args=(torch.randn(4, 3),), dynamic_shapes=dynamic)

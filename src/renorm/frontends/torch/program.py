@@ -19,9 +19,9 @@ from renorm.core.limits import DEFAULT, Limits
 from renorm.frontends import BUFFERS
 from renorm.frontends.diagnosis import diagnose
 from renorm.frontends.problems import Problem
-from renorm.frontends.torch import bodies
+from renorm.frontends.torch import bodies, hosting
 from renorm.frontends.torch.extents import Extents
-from renorm.frontends.torch.reader import Reader, array_of
+from renorm.frontends.torch.reader import Reader, array_of, overload
 from renorm.graph.ir import Graph
 
 R = TypeVar("R", bound=Reader)
@@ -62,7 +62,12 @@ def read(source: Any, *, is_mapped: bool = True, limits: Limits = DEFAULT) -> Gr
         if spec.kind.name not in ("USER_OUTPUT", "BUFFER_MUTATION"):
             error = UnsupportedOp(f"the program writes to {spec.target!r} ({spec.kind.name.lower()})")
             reader.problems.append(Problem(error))
-    graph = reader.read(results)
+    try:
+        graph = reader.read(results)
+    except UnsupportedOp:
+        constants, ranges = {n: _tensor(program, t) for n, t in _targets(program).items()}, program.range_constraints
+        hosting.require(reader, program.graph_module, results, constants, lambda: Extents(ranges), [*held])
+        raise
     if held:
         graph.metadata[BUFFERS] = {target: array_of(tensor) for target, tensor in held.items()}
     if not is_mapped:
@@ -77,7 +82,7 @@ def entered(program: torch.export.ExportedProgram, reader: R) -> tuple[R, list[A
     become, and those buffers by name: the last inputs."""
     signature = program.graph_signature
     updated = {str(s.target): s.arg.name for s in signature.output_specs if s.kind.name == "BUFFER_MUTATION"}
-    targets = {s.arg.name: s.target for s in signature.input_specs if s.target is not None}
+    targets = {n.name: t for n, t in _targets(program).items()}
     tensors = {t: _tensor(program, t) for t in targets.values()}
     nodes = {n.name: n for n in program.graph.nodes if n.op in ("placeholder", "call_function")}
     given = [n for n in nodes.values() if n.op == "placeholder"]
@@ -94,6 +99,12 @@ def entered(program: torch.export.ExportedProgram, reader: R) -> tuple[R, list[A
     (out,) = (n.args[0] for n in program.graph.nodes if n.op == "output")
     results = [r for s, r in zip(signature.output_specs, out) if s.kind.name == "USER_OUTPUT"]
     return reader, [*results, *(nodes[updated[target]] for target in held)], {t: tensors[t] for t in held}
+
+
+def _targets(program: torch.export.ExportedProgram) -> dict[torch.fx.Node, str]:
+    """Return which parameter, buffer or constant a placeholder is."""
+    targets = {s.arg.name: s.target for s in program.graph_signature.input_specs if s.target is not None}
+    return {n: targets[n.name] for n in program.graph.nodes if n.op == "placeholder" and n.name in targets}
 
 
 def _first_line(error: Exception) -> str:
@@ -132,8 +143,10 @@ def functional(source: Any) -> torch.export.ExportedProgram:
 
 
 def _writes(node: torch.fx.Node) -> bool:
-    """Return whether a node writes in place, or one of a graph that it calls. The schema of batch_norm does not say
-    that it updates running statistics."""
+    """Return whether a node writes in place, or one of a graph that it calls, or is of torch.vmap, whose calls are of
+    one slice. The schema of batch_norm does not say that it updates running statistics."""
+    if getattr(node.target, "__module__", "") == "torch._functorch.predispatch":
+        return True
     if isinstance(node.target, torch._ops.OpOverload):
         return node.target._schema.is_mutable or (
             node.target is torch.ops.aten.batch_norm.default and bool(node.args[5])
@@ -141,7 +154,8 @@ def _writes(node: torch.fx.Node) -> bool:
     if node.op == "get_attr":
         held = getattr(node.graph.owning_module, str(node.target), None)
         return isinstance(held, torch.fx.GraphModule) and any(map(_writes, held.graph.nodes))
-    return isinstance(node.target, torch._ops.HigherOrderOperator) and not bodies.reads(node.target)
+    is_higher = isinstance(node.target, torch._ops.HigherOrderOperator)
+    return is_higher and not (bodies.reads(node.target) or overload(node) in hosting.STEPS)
 
 
 def _tensor(program: torch.export.ExportedProgram, target: str) -> torch.Tensor:
