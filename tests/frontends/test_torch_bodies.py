@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -99,3 +100,18 @@ def test_what_is_wrong_in_a_body_says_where() -> None:
             args=(torch.randn(2, 3),),
         )
     assert "also" not in str(refused.value)
+
+
+@pytest.mark.parametrize("compare", ["gt", "ge", "lt", "le", "eq"])
+def test_extents_choose_a_branch(compare: str) -> None:
+    def chosen(m: Any, x: torch.Tensor) -> Any:
+        truth = getattr(operator, compare)(x.shape[0], 4)
+        return torch.cond(truth, lambda x: m.norm(m.layer(x)), lambda x: x.relu() - x.shape[0], (x,))
+
+    dynamic = {"x": ({0: torch.export.Dim("n", min=2, max=20)},)}
+    module = Of(chosen).eval()
+    with torch.no_grad():
+        compiled = renorm.compile(module, args=(torch.randn(6, 3),), dynamic_shapes=dynamic)
+        for n in (2, 4, 5, 9):
+            x = torch.randn(n, 3)
+            np.testing.assert_allclose(compiled.run(x)[0], module(x).numpy(), rtol=1e-5, atol=1e-5)

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 import torch
+from torch._higher_order_ops.map import map as _map
 
 import renorm
 from renorm.driver.module import OpenModule
@@ -20,6 +21,7 @@ from renorm.frontends.torch.overloads import PAIRS, TABLE
 from renorm.frontends.torch.overloads.fourier import WHOLE
 
 AUTO = torch.export.Dim.AUTO
+map_slices: Any = _map  # its annotations take no functions of slices
 WINDOW = torch.hann_window(64)
 
 
@@ -131,6 +133,9 @@ def test_transforms_of_any_length(n: int) -> None:
 
 
 OPEN: dict[str, Callable[..., Any]] = {
+    "planes": lambda m, x: torch.fft.irfft2(torch.fft.rfft2(x.expand(3, 2, -1)) * 2, s=(2, x.shape[-1])),
+    "a longer one": lambda m, x: torch.fft.irfft(torch.fft.rfft(x, n=2 * x.shape[-1]) ** 2, n=2 * x.shape[-1]),
+    "a shorter one": lambda m, x: torch.fft.fft(x, n=9, norm="ortho"),
     "rfft": lambda m, x: torch.fft.rfft(x),
     "fft": lambda m, x: torch.fft.fft(x, norm="ortho"),
     "ifft": lambda m, x: torch.fft.ifft(torch.fft.fft(x) * 2).real,
@@ -150,6 +155,7 @@ def test_open_lengths(name: str) -> None:
     assert isinstance(made, OpenModule)
 
 
+@pytest.mark.filterwarnings("ignore:The length of signal is shorter")
 @pytest.mark.parametrize("n", [64, 1024])  # a convolution, and transforms of frames
 def test_frames_and_back(n: int) -> None:
     window, hop = torch.hann_window(n), n * 3 // 8
@@ -159,6 +165,9 @@ def test_frames_and_back(n: int) -> None:
     back = Of(lambda m, z: torch.istft(z, n, hop, window=m.window), window=window)
     z = torch.stft(x, n, hop, window=window, return_complex=True)
     agree(back, [[z]])
+    agree(
+        Of(lambda m, z: torch.istft(z, n, hop, window=m.window, length=5 * n), window=window + 0.1), [[z]]
+    )  # with zeros behind
     ones = torch.ones(n)
     agree(
         Of(lambda m, z: torch.istft(z, n, n // 4, window=m.ones, normalized=True, length=n), ones=ones), [[z[..., :6]]]
@@ -178,6 +187,11 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "filled": lambda m, z, w: (torch.full_like(z, 1 - 2j) * z, torch.nn.functional.pad(z, (1, 0), value=2)),
     "both": lambda m, z, w: (z == w, z.isnan(), z != z),
     "of parts": lambda m, z, w: torch.complex(z.real, w.imag),
+    "negative zeros": lambda m, z, w: ((-z.abs() + 0j).conj().sqrt(), (-w.abs() + 0j).conj().angle()),
+    "of other dtypes": lambda m, z, w: (z.to(torch.complex128) / w, z / w.real.double(), z.real / w),
+    "broadcast beside real ones": lambda m, z, w: torch.broadcast_tensors(z.real[0], w),
+    "slices": lambda m, z, w: map_slices(lambda a: a * 1j, z),
+    "a branch": lambda m, z, w: torch.cond(z.real.sum() > 0, lambda z: z * 1j, lambda z: z + 1, (z,)),
     "expanded alike": lambda m, z, w: z.real.sum(1, keepdim=True).expand_as(w) * w,
 }
 
@@ -186,6 +200,30 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 def test_functions(name: str) -> None:
     z, w = (drawn(4, n, dtype=torch.complex64)[:, :3] for n in (3, 5))
     agree(Of(FUNCTIONS[name]), [[z, w]])
+
+
+@pytest.mark.parametrize("norm", [None, "ortho", "forward"])
+@pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "irfft"])
+def test_lengths_and_axes(name: str, norm: str | None) -> None:
+    """A signal is cut, or continued by zeros; several axes, and -1 for as many elements as there are."""
+    x, z = drawn(2, 9, 5), drawn(2, 9, 4, dtype=torch.complex64)
+    for length in (None, 5, 9, 14):
+        agree(Of(lambda m, x, n=length: getattr(torch.fft, name)(x, n, 1, norm)), [[x]])
+        if name != "rfft":
+            agree(Of(lambda m, z, n=length: getattr(torch.fft, name)(z, n, -1, norm)), [[z]])
+    for sizes, axes in ((None, (0, 2)), ((4, 7), (1, 2)), ((3, -1), (-1, 1))):
+        agree(Of(lambda m, x, s=sizes, d=axes: getattr(torch.fft, f"{name}n")(x, s, d, norm)), [[x]])
+    agree(Of(lambda m, x: getattr(torch.fft, f"{name}2")(x, norm=norm)), [[x]])
+
+
+def test_calls_that_read_nothing_are_constants() -> None:
+    def windowed(m: Any, x: torch.Tensor) -> Any:
+        windows = torch.hamming_window(5) + torch.blackman_window(5) + torch.kaiser_window(5) + torch.bartlett_window(5)
+        return x * (windows + torch.fft.fftfreq(5) + torch.fft.rfftfreq(8))
+
+    made = renorm.compile(Of(windowed), args=(drawn(3, 5),))
+    np.testing.assert_allclose(made.run(drawn(3, 5))[0], windowed(None, drawn(3, 5)).numpy(), rtol=1e-5, atol=1e-6)
+    assert len(made.report.kernels) == 1
 
 
 def test_sizes_of_parts_whose_squares_no_float_holds() -> None:
@@ -208,5 +246,6 @@ def test_pairs_are_of_overloads_that_are_read() -> None:
     own = {
         *("_fft_r2c", "_fft_c2c", "_fft_c2r", "fft_irfft", "view_as_complex", "view_as_real", "view_as_real_copy"),
         *("complex", "polar", "imag", "conj_physical", "_conj_physical", "istft", "sgn"),
+        *(f"fft_{name}{axes}" for name in ("fft", "ifft", "rfft", "irfft") for axes in ("", "2", "n")),
     }  # fmt: skip
     assert PAIRS.keys() - TABLE.keys() <= {f"{name}.default" for name in own}

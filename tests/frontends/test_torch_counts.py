@@ -71,6 +71,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "stored": lambda x: torch.zeros_like(x).masked_scatter(x > 0, torch.arange(12.0)),
     "selected and all": lambda x: torch.cat([x * 2, x[x[:, 1] > 0]]),
     "the greatest": lambda x: torch.cat([x[x > 0], x[0]]).topk(1)[0],
+    "selected of what was selected, joined": lambda x: torch.cat([(lambda s: s[s > 1])(x[x > 0]), x[x < -1]]),
+    "a sum of what was selected twice": lambda x: (lambda s: s[s > 1].sum())(x[x > 0]),
+    "in order": lambda x: (lambda s: torch.cat([s[s.argsort()], x[0]]).amax(0))(x[x > 0]),
+    "gathered by each column": lambda x: (lambda s: s.gather(0, s.argsort(0)).sum(0))(x[x[:, 0] > 0]),
     "two selections": lambda x: torch.cat([x[x > 0], x[x < 0] * 3]),
     "selected of what was selected": lambda x: (lambda y: y[y > 1])(x[x > 0]),
     "values of a mask": lambda x: torch.index_put(x, (x > 0,), x[x > 0] * 2 + 1),
@@ -325,6 +329,16 @@ def test_boxes_that_are_kept(nms: Callable[..., Any]) -> None:
     calls = [(BOXES, scores), (BOXES * 0, scores), (BOXES[:2], scores[:2]), (many, torch.linspace(0, 1, 17))]
     dim = torch.export.Dim("n", min=1)
     agree(Of(kept), calls, {"x": ({0: dim}, {0: dim})})
+
+
+def test_numbers_are_results() -> None:
+    """Whole numbers: of extents that are known, open, and decided by data."""
+    module = Of(lambda x: (x * 2, x.shape[1], x.shape[0] + 1, x[x > 0].shape[0] * 2))
+    made = renorm.compile(module, args=(X,), dynamic_shapes={"x": ({0: torch.export.Dim("n", min=2)},)})
+    for x in (X, torch.cat([X, -X])):
+        y, *numbers = made.run(x)
+        np.testing.assert_array_equal(y, x.numpy() * 2)
+        assert [(n.shape, n.dtype, int(n)) for n in numbers] == [((), np.int64, k) for k in module(x)[1:]]
 
 
 @pytest.mark.parametrize("is_open", [False, True])

@@ -135,6 +135,14 @@ def test_complex_numbers_are_carried() -> None:
         return while_loop(lambda i, z: i < 3, lambda i, z: (i + 1, z * z * 0.5 + 1j), (zero(), z))[1].abs()
 
     agree(turned, [drawn(3, 4)])
+    module = Of(
+        lambda m, z: (while_loop(lambda i, z: z.abs().max() < 9, lambda i, z: (i + 1, z * 2j), (zero(), z)), None)
+    )
+    z = torch.complex(drawn(3, 4), drawn(3, 4))
+    i, y = renorm.compile(module, args=(z,)).run(torch.view_as_real(z))
+    count, wanted = module(z)[0]
+    assert i == count
+    np.testing.assert_allclose(y, torch.view_as_real(wanted).numpy(), rtol=1e-5, atol=1e-5)
 
 
 def _each(m: Any, x: torch.Tensor) -> Any:

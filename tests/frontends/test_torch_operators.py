@@ -58,6 +58,6 @@ def test_each_sample_of_an_operator(name: str) -> None:
 @pytest.mark.parametrize("name", one_of(8, [n for n in OPERATORS if n in NOT_READ]))
 def test_what_is_not_read_is_refused(name: str) -> None:
     """No line is left of what is read by now, and nothing is wrong but what PyTorch leaves undefined."""
-    said, is_undefined = refusals(name), NOT_READ[name].startswith("undefined: ")
+    said, is_undefined = refusals(name) or refusals(name, FEW), NOT_READ[name].startswith("undefined: ")
     wrong = [s for s in said if "differ" in s]
     assert said == wrong if is_undefined else said and not wrong, said  # what is undefined may be the same by chance

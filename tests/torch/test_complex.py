@@ -81,6 +81,25 @@ def test_long_transforms_stay_pytorchs(caplog: pytest.LogCaptureFixture) -> None
     assert "in 2 parts" in told(caplog) != whole
 
 
+def test_of_no_elements() -> None:
+    run(Calls(lambda m, z: z * 2j), (torch.randn(0, 4, dtype=torch.complex64),))
+    calls = [(torch.randn(n, 4, dtype=torch.complex64),) for n in (3, 0, 5)]
+    run(Calls(lambda m, z: z * 2j + 1), *calls, dynamic=True)
+
+
+def test_data_that_choose_places_beside_fixed_extents() -> None:
+    """Steps of such a part wait for counts, though all that comes in and goes out is of known extents."""
+
+    def stored(m: Any, x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
+        y = x.clone()
+        y[mask] = values
+        y[x > 0.5] += 2
+        return y
+
+    mask = torch.tensor([True, False, True, False, False, True])
+    run(Calls(stored), (torch.randn(6), mask, torch.randn(3)), (torch.ones(6), mask, torch.randn(3)))
+
+
 def test_frames_of_an_open_length() -> None:
     """A part reads a signal of s + 16 elements, and its result has 1 + s // 4: s was told by nothing it read."""
     framed = Calls(

@@ -69,7 +69,8 @@ def test_exported(name: str) -> None:
     found = compiled(name).run(*tensors)
     torch.manual_seed(0)
     results = copy.deepcopy(case.model)(*copy.deepcopy(case.example_args), **copy.deepcopy(case.example_kwargs))
-    same(list(found), [t.detach() for t in tree_leaves(results) if isinstance(t, torch.Tensor)])
+    tensors = [torch.as_tensor(t) for t in tree_leaves(results) if isinstance(t, (torch.Tensor, int))]
+    same(list(found), [t.detach() for t in tensors])
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))

@@ -54,12 +54,11 @@ class Cholesky(OpDef):
         return np.reshape(np.array(flat, np.float64), np.shape(x))
 
     samples = [
-        Sample(f32[3, 3].of([[4, 9, 9], [2, 5, 9], [1, 3, 6]])),
+        Sample(f32[3, 3].of([[4, 9, 20], [2, 5, 40], [1, 3, 6]])),
         Sample(f32[2, 1, 1].of([[[4]], [[0.25]]])),
-        Sample(f64[2, 2, 2].of([[[1, 0.5], [0.5, 1]], [[9, 3], [3, 2]]]), tolerance=1e-12),
-        Sample(f32[2, 2, 2].of([[[1, 2], [2, 1]], [[-1, 0], [0, 1]]])),
-        Sample(f16[2, 2].of([[4, 2], [2, 3]])),
-        Sample(bf16[2, 2].of([[4, 2], [2, 3]])),
+        Sample(f64[2, 3, 3], tolerance=1e-9),  # of random numbers few are positive definite
+        Sample(f16[3, 2, 2]),
+        Sample(bf16[3, 2, 2]),
         Sample(f32[0, 3, 3]),
         Sample(f32[2, 0, 0]),
     ]

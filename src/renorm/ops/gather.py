@@ -124,7 +124,8 @@ class GatherElements(Injective):
         axis = shapes.normalize_axis(self.axis, x.ndim)
 
         def element(*i: Expr) -> Expr:
-            return x[(*i[:axis], topi.within(indices[i], x.shape[axis]), *i[axis + 1 :])]
+            read = x[(*i[:axis], topi.within(indices[i], x.shape[axis]), *i[axis + 1 :])]
+            return topi.where_any(x.shape[axis], read)
 
         return te.compute(indices.shape, element, name="gather_elements", tag=te.tag.INJECTIVE)
 

@@ -12,7 +12,7 @@ from renorm.core.dtypes import FLOATS
 from renorm.core.errors import OperandError
 from renorm.graph.op import OpDef, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
-from renorm.ops.shared.elimination import matrices
+from renorm.ops.shared.elimination import inverses
 
 
 class Inverse(OpDef):
@@ -34,7 +34,7 @@ class Inverse(OpDef):
         return None
 
     def compute(self, x: te.Tensor) -> te.Tensor:
-        both, rows = matrices(x, inverts=True), x.shape[-1]
+        both, rows = inverses(x), x.shape[-1]
         return te.compute(
             x.shape, lambda *i: both[(*i[:-1], i[-1] + rows)].astype(x.dtype), name="inverse", tag=te.tag.INJECTIVE
         )

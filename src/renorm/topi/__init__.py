@@ -88,6 +88,7 @@ from renorm.topi.transform import (
     transpose,
     unsqueeze,
     where,
+    where_any,
     within,
 )  # fmt: skip
 
@@ -100,7 +101,7 @@ __all__ = [
     "minimum", "mod", "multiply", "negative", "nn", "not_equal", "pad", "power", "prod", "reciprocal", "relu",
     "reshape", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "softplus", "split", "sqrt", "squeeze", "stack",
     "strided_slice", "subtract", "sum", "tag", "take", "tan", "tanh", "tile", "transpose", "trunc", "unsqueeze",
-    "where", "within",
+    "where", "where_any", "within",
 ]  # fmt: skip
 
 

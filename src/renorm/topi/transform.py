@@ -16,6 +16,7 @@ from renorm.expr.bounds import open_truth
 from renorm.expr.extents import differ, same_extent
 from renorm.expr.nodes import (
     Expr,
+    OpenVar,
     all_of,
     as_expr,
     binary,
@@ -26,6 +27,7 @@ from renorm.expr.nodes import (
     minimum,
     select,
 )
+from renorm.expr.rewrite import variables
 from renorm.te import tag
 from renorm.te.arguments import Extent, checked
 from renorm.te.open_dims import OpenDims
@@ -299,9 +301,15 @@ def take(a: te.Tensor, indices: te.Tensor, axis: int | None = None, mode: str = 
             chosen = cast("int32", cast("int64", given) % _wide(_positive(extent)))
         else:
             chosen = _clipped(cast("int64", given), extent)
-        return a[(*index[:at], chosen, *index[at + rank :])]
+        return where_any(extent, a[(*index[:at], chosen, *index[at + rank :])])
 
     return te.compute(shape, element, name="T_take", tag=tag.INJECTIVE)
+
+
+def where_any(extent: Extent, element: Expr) -> Expr:
+    """Return an element that is read at a place which depends on no loop of that extent; of an axis that may be open
+    and empty 0, which nobody computes then."""
+    return te.if_then_else(extent > 0, element, const(0, element.dtype)) if _may_be_empty(extent) else element
 
 
 @checked("topi.")
@@ -313,7 +321,16 @@ def within(index: Expr, extent: Extent) -> Expr:
 
 
 def _clipped(wide: Expr, extent: Any) -> Expr:
-    return cast("int32", maximum(minimum(wide, _wide(extent - 1)), const(0, "int64")))
+    last, first = _wide(extent - 1), const(0, "int64")
+    if _may_be_empty(extent):  # of what is read where there is something (where_any), the end is to be proved
+        return cast("int32", minimum(maximum(wide, first), last))
+    return cast("int32", maximum(minimum(wide, last), first))
+
+
+def _may_be_empty(extent: Any) -> bool:
+    """Return whether an extent is open and may be 0: others are taken to be 1 at least."""
+    is_open = isinstance(extent, Expr) and open_truth(extent > 0) is None
+    return is_open and all(x.low == 0 for x in variables(extent) if isinstance(x, OpenVar))
 
 
 def _wide(extent: Any) -> Expr:
@@ -340,7 +357,10 @@ def tile(a: te.Tensor, reps: Sequence[Extent]) -> te.Tensor:
 
     def element(*index: Expr) -> Expr:
         source = [i if same_extent(t, 1) else i % _positive(n) for i, n, t in zip(index, own, times)]
-        return a[tuple(source[rank - len(a.shape) :])]
+        read = a[tuple(source[rank - len(a.shape) :])]
+        for n, t in zip(own, times):
+            read = read if same_extent(t, 1) else where_any(n, read)
+        return read
 
     return te.compute(tuple(n * t for n, t in zip(own, times)), element, name="T_tile", tag=tag.INJECTIVE)
 

@@ -356,7 +356,7 @@ class _Read:
 
 def _in_place(module: AnyModule, read: _Read, gpu: Gpu | None) -> Callable[[Sequence[Tensor]], list[Tensor]] | None:
     """Return what runs a module of fixed extents on the memory of tensors; None for one whose extents are open."""
-    if not isinstance(module, Module):
+    if not isinstance(module, Module) or module.program.counts:  # whose steps wait for what data say
         return None
     shapes = [spec.shape for spec in (*module.inputs, *module.outputs)]
     if not all(isinstance(n, int) and n > 0 for shape in shapes for n in shape):
@@ -416,6 +416,11 @@ def _parts(x: Tensor) -> Tensor:
     return torch.view_as_real(x.resolve_conj()) if is_complex(x) else x
 
 
+def _whole(x: Tensor) -> Tensor:
+    """Return complex numbers of their parts; strides of no elements say nothing."""
+    return torch.view_as_complex(x if x.numel() else x.new_empty(x.shape))
+
+
 def _dense(x: Tensor, orders: Mapping[int, torch.memory_format]) -> Tensor:
     """Return an operand that memory holds in the order of its rank, C's by default: itself, or a copy."""
     return x.contiguous(memory_format=orders.get(x.dim(), torch.contiguous_format))
@@ -427,7 +432,7 @@ def _in_arrays(module: AnyModule, read: _Read, gpu: Gpu | None) -> Callable[[Seq
     def run(given: Sequence[Any]) -> list[Tensor]:
         operands = [_parts(given[i].detach()).contiguous() for i in read.live]
         made = map(tensor_of, module.run(*operands)) if gpu is None else run_on(gpu, module, operands)
-        made = (torch.view_as_complex(y) if is_complex(w) else y for y, w in zip(made, read.wanted))
+        made = (_whole(y) if is_complex(w) else y for y, w in zip(made, read.wanted))
         return [_laid_out(y, w) for y, w in zip(made, read.wanted)]
 
     return run

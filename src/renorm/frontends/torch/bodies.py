@@ -16,6 +16,7 @@ import torch
 
 from renorm import ops
 from renorm.core.errors import UnsupportedOp
+from renorm.frontends.torch.pairs import Pair, on_parts
 from renorm.graph.ir import Value
 
 MOST = 100_000  # nodes of a graph with bodies, which may hold others
@@ -52,19 +53,19 @@ def _cond(condition: Any, taken: Body, otherwise: Body, operands: Sequence[Any] 
 
 
 def _either(condition: Value, a: Any, b: Any) -> Any:
-    if isinstance(a, Value) and isinstance(b, Value):
-        return a if a is b else ops.where(condition, a, b)
-    if not isinstance(a, Value) and not isinstance(b, Value) and a == b:
+    if isinstance(a, (Value, Pair)) and type(a) is type(b):
+        return a if a is b else on_parts(lambda a, b: ops.where(condition, a, b), a, b)
+    if not isinstance(a, (Value, Pair)) and not isinstance(b, (Value, Pair)) and a == b:
         return a
     raise UnsupportedOp(f"data choose between {a} and {b}")
 
 
-def _map(body: Body, slices: Sequence[Value], operands: Sequence[Any] = ()) -> list[Any]:
+def _map(body: Body, slices: Sequence[Any], operands: Sequence[Any] = ()) -> list[Any]:
     rounds = [body(*_slices(slices, i), *operands) for i in range(_rounds(slices, body))]
     return [_stacked(made) for made in zip(*rounds)]
 
 
-def _scan(body: Body, begin: Sequence[Any], slices: Sequence[Value], operands: Sequence[Any] = ()) -> list[Any]:
+def _scan(body: Body, begin: Sequence[Any], slices: Sequence[Any], operands: Sequence[Any] = ()) -> list[Any]:
     carried, rounds = [*begin], list[list[Any]]()
     for i in range(_rounds(slices, body)):
         made = body(*carried, *_slices(slices, i), *operands)
@@ -76,8 +77,9 @@ def _scan(body: Body, begin: Sequence[Any], slices: Sequence[Value], operands: S
 _READERS: dict[str, Callable[..., list[Any]]] = {"cond": _cond, "map_impl": _map, "scan": _scan}
 
 
-def _rounds(slices: Sequence[Value], body: Body) -> int:
-    extent, calls = slices[0].shape[0], len(body.calls.graph.nodes)
+def _rounds(slices: Sequence[Any], body: Body) -> int:
+    first, *_ = slices[0] if isinstance(slices[0], Pair) else slices
+    extent, calls = first.shape[0], len(body.calls.graph.nodes)
     if not isinstance(extent, int):
         raise UnsupportedOp(
             f"it goes over an axis of extent {extent}, which is open", do="export it with that one known"
@@ -89,9 +91,9 @@ def _rounds(slices: Sequence[Value], body: Body) -> int:
     return extent
 
 
-def _slices(values: Sequence[Value], i: int) -> list[Value]:
-    return [ops.gather(v, np.array(i), axis=0) for v in values]
+def _slices(values: Sequence[Any], i: int) -> list[Any]:
+    return [on_parts(lambda v: ops.gather(v, np.array(i), axis=0), v) for v in values]
 
 
-def _stacked(values: Sequence[Value]) -> Value:
-    return ops.concat([ops.unsqueeze(v, axes=(0,)) for v in values], axis=0)
+def _stacked(values: Sequence[Any]) -> Any:
+    return on_parts(lambda *vs: ops.concat([ops.unsqueeze(v, axes=(0,)) for v in vs], axis=0), *values)

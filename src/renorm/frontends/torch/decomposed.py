@@ -17,12 +17,14 @@ from torch import Tensor, fx
 from torch._decomp import decomposition_table
 from torch._functorch._aot_autograd.functional_utils import has_data_mutation
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from renorm.core.errors import UnsupportedOp
 from renorm.frontends.torch.overloads import PAIRS, TABLE
 
+MOST_HELD = 1 << 20  # elements of a constant that a call of nothing becomes
 _SYMBOLS = torch.SymInt, torch.SymFloat, torch.SymBool
 _SYMBOLIC = logging.getLogger("torch.fx.experimental.symbolic_shapes")
 
@@ -39,6 +41,22 @@ def is_made_of_others(node: fx.Node) -> bool:
         return False
     implicit = torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd")
     return implicit or target in decomposition_table
+
+
+def tensor_of_nothing(node: fx.Node) -> Tensor | None:
+    """Return what a call gives that reads no tensor and no number of a program, such as a window; None of others, of
+    those that draw numbers, and of many elements."""
+    target, held = node.target, node.meta.get("val")
+    if node.all_input_nodes or not isinstance(target, OpOverload) or target._schema.is_mutable:
+        return None
+    if torch.Tag.nondeterministic_seeded in target.tags or not isinstance(held, Tensor) or held.dtype.is_complex:
+        return None
+    if held.numel() > MOST_HELD:
+        return None
+    named = {k: torch.device("cpu") if isinstance(v, torch.device) else v for k, v in node.kwargs.items()}
+    with unset_fake_temporarily(), torch.no_grad():
+        made = target(*node.args, **named)
+    return made if isinstance(made, Tensor) else None
 
 
 def calls_instead(node: fx.Node) -> fx.GraphModule | None:

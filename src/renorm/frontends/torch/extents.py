@@ -26,6 +26,10 @@ _OPS: Mapping[str, Callable[[Any, Any], Dim]] = {
     "Add": add, "Mul": mul, "Max": maximum, "Min": minimum,
     "FloorDiv": floordiv, "CleanDiv": floordiv, "Mod": mod, "PythonMod": mod,
 }  # fmt: skip
+_COMPARISONS = {
+    "StrictGreaterThan": "greater", "GreaterThan": "greater_or_equal", "StrictLessThan": "less",
+    "LessThan": "less_or_equal", "Equality": "equal",
+}  # fmt: skip
 
 
 class Extents:
@@ -113,6 +117,13 @@ class Extents:
 
     def shape(self, extents: Iterable[Any]) -> tuple[Dim, ...]:
         return tuple(map(self.of, extents))
+
+    def compared(self, truth: Any) -> tuple[str, Dim, Dim]:
+        """Return what a torch.SymBool compares, and how, by the name of an op. Raises UnsupportedOp."""
+        e = truth.node.expr
+        if (found := _COMPARISONS.get(type(e).__name__)) is None:
+            raise UnsupportedOp(f"extents decide it: {truth}", do="compare two of them")
+        return found, self._dim(e.args[0]), self._dim(e.args[1])
 
     def _dim(self, e: Any) -> Dim:
         if e.is_Integer:

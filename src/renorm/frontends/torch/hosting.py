@@ -25,7 +25,7 @@ from renorm.frontends.diagnosis import diagnose
 from renorm.frontends.outline import Outline, Reading, Types
 from renorm.frontends.torch.extents import Extents
 from renorm.frontends.torch.reader import Reader, overload
-from renorm.graph.ir import Graph, Value
+from renorm.graph.ir import Graph
 from renorm.runtime.steps import Along, Rounds, Step
 
 STEPS = ("while_loop", "map_impl", "scan")
@@ -35,14 +35,15 @@ _RANDOM = torch.Tag.nondeterministic_seeded
 def require(
     reader: Reader,
     calls: fx.GraphModule,
-    results: Sequence[Any],
+    inputs: Mapping[fx.Node, str],
     held: Mapping[fx.Node, torch.Tensor],
+    results: Sequence[Any],
     extents: Callable[[], Extents],
     updated: Sequence[str] = (),
 ) -> None:
     """Raise Hosted where nothing is wrong but that data end loops, or that these go over open extents; UnsupportedOp
-    where these cannot be steps. held: constants of the program. extents: of each piece. updated: buffers that the
-    program writes to."""
+    where these cannot be steps. inputs, held: placeholders by what inputs of the graph are called, and those that are
+    constants. extents: of each piece. updated: buffers that the program writes to."""
     steps, label = [n for n in reader.refused if overload(n) in STEPS], reader.graph.name
     if not steps or len(steps) < len(reader.problems):
         return
@@ -50,10 +51,11 @@ def require(
     if updated:
         do = "return what is updated as a result"
         raise UnsupportedOp(f"{label} updates buffers beside loops that are steps: {named}", updated, do)
+    results = [r for r in results if isinstance(r, (fx.Node, int))]
     if wrong := [r for r in results if not isinstance(r, fx.Node) or not _is_tensor(r)]:
         raise UnsupportedOp(f"{label}: {wrong[0]} is a result beside loops that are steps: {named}, and no tensor")
     try:
-        outline = _Cut(reader, calls, held, extents).read(steps, results)
+        outline = _Cut(reader.graph, calls, inputs, held, extents).read(steps, results)
     except UnsupportedOp as error:
         raise UnsupportedOp(f"{label}: {error.headline}", error.facts, error.do) from error
     raise hosting.hosted(outline, reader.problems, label)
@@ -91,15 +93,15 @@ class _Cut(hosting.Cut[_Call]):
 
     def __init__(
         self,
-        reader: Reader,
+        graph: Graph,
         calls: fx.GraphModule,
+        inputs: Mapping[fx.Node, str],
         held: Mapping[fx.Node, torch.Tensor],
         extents: Callable[[], Extents],
     ):
-        super().__init__(reader.graph)
+        super().__init__(graph)
         self._calls, self._extents, self._count = calls, extents, 0
-        self._names = {n: v.name for n, v in reader.made.items() if isinstance(v, Value) and n.op == "placeholder"}
-        self._names |= {n: n.name for n in held}
+        self._names = {**inputs, **{n: n.name for n in held}}
         self._held = {n.name: tensor for n, tensor in held.items()}
         self._metas = dict[str, Any]()
         self._conditions = dict[int, str]()  # of first rounds, by ids of calls
@@ -202,7 +204,7 @@ class _Cut(hosting.Cut[_Call]):
                 graph = reader.read(results)
             except UnsupportedOp:
                 constants = {piece.values[n]: t for n, t in held.items()}
-                require(reader, piece.module(), results, constants, self._extents)
+                require(reader, piece.module(), {piece.values[n]: n for n in inputs}, constants, results, self._extents)
                 raise
             diagnose(graph)
             return graph

@@ -71,6 +71,11 @@ def parts_of(x: Any) -> tuple[Any, Any]:
     return (x.real, x.imag) if isinstance(x, complex) else (x, None)
 
 
+def on_parts(f: Callable[..., Value], *operands: Any) -> Any:
+    """Return f of operands, or, of complex ones, of their parts."""
+    return Pair(*map(f, *operands)) if isinstance(operands[0], Pair) else f(*operands)
+
+
 def split(c: Call, x: Value) -> Pair:
     """Return the parts of a tensor that has them on its last axis."""
     axis, shape = x.rank - 1, x.shape[:-1]

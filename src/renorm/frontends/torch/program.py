@@ -66,7 +66,10 @@ def read(source: Any, *, is_mapped: bool = True, limits: Limits = DEFAULT) -> Gr
         graph = reader.read(results)
     except UnsupportedOp:
         constants, ranges = {n: _tensor(program, t) for n, t in _targets(program).items()}, program.range_constraints
-        hosting.require(reader, program.graph_module, results, constants, lambda: Extents(ranges), [*held])
+        given = [n for n in calls.nodes if n.op == "placeholder" and n not in constants]
+        inputs = {n: n.name for n in given if isinstance(n.meta.get("val"), torch.Tensor)}
+        updated = [*held]
+        hosting.require(reader, program.graph_module, inputs, constants, results, lambda: Extents(ranges), updated)
         raise
     if held:
         graph.metadata[BUFFERS] = {target: array_of(tensor) for target, tensor in held.items()}

@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from renorm import ops
 from renorm.core import dtypes
+from renorm.core.dims import Sym
 from renorm.core.errors import RenormError, UnsupportedOp, UserCodeError, raised_at
 from renorm.frontends.problems import Problem, together
 from renorm.frontends.torch import bodies, pairs
 from renorm.frontends.torch.call import Call, dtype_name
-from renorm.frontends.torch.decomposed import calls_instead, is_made_of_others, tensors_of
+from renorm.frontends.torch.decomposed import calls_instead, is_made_of_others, tensor_of_nothing, tensors_of
 from renorm.frontends.torch.extents import Extents
 from renorm.frontends.torch.overloads import PAIRS, TABLE
 from renorm.graph.ir import Graph, Node, Value
@@ -99,13 +101,18 @@ class Reader:
         return pairs.split(Call(self.graph, self.extents, [part]), value)
 
     def read(self, outputs: Sequence[Any]) -> Graph:
-        """Read all calls. outputs: nodes, and whatever else results hold, which is left out. Raises UnsupportedOp."""
+        """Read all calls. outputs: nodes and whole numbers, and whatever else results hold, which is left out. Raises
+        UnsupportedOp."""
         for node in self._nodes:
             self._call(node)
         for given in outputs:
-            value = self.made.get(given) if isinstance(given, torch.fx.Node) else None
+            value = self.made.get(given) if isinstance(given, torch.fx.Node) else given
             if isinstance(value, (Value, pairs.Pair)):
                 self.graph.outputs.append(value if isinstance(value, Value) else pairs.joined(value))
+            elif isinstance(value, (int, Sym)) and not isinstance(value, bool):
+                number = ops.identity(Call(self.graph, self.extents, ()).number(value, "int64"))
+                self.graph.rename(number, given.name if isinstance(given, torch.fx.Node) else "number", exact=False)
+                self.graph.outputs.append(number)
             elif isinstance(given, torch.fx.Node) and (given in self.made or not self.problems):
                 error = UnsupportedOp("it is a result of the program, and no tensor")
                 self.problems.append(Problem(error, given.name, stated(given)))
@@ -201,10 +208,17 @@ class Reader:
     def _by_table(self, node: torch.fx.Node, results: Sequence[Any]) -> Any:
         name = overload(node)
         if bodies.reads(node.target):
-            return bodies.results(name, _arguments(node.args, self.made))
+            operands = _arguments(node.args, self.made)
+            if isinstance(operands[0], torch.SymBool):
+                compare, *extents = self.extents.compared(operands[0])
+                call = Call(self.graph, self.extents, results)
+                operands[0] = getattr(ops, compare)(*(call.number(n, "int64") for n in extents))
+            return bodies.results(name, operands)
         given, named = (_arguments(a, self.made) for a in (node.args, node.kwargs))
         is_of_pairs = pairs.are_among((given, named)) or any(map(pairs.is_complex, results))
         if name not in (table := PAIRS if is_of_pairs else TABLE):
+            if (tensor := tensor_of_nothing(node)) is not None:
+                return self.graph.constant(array_of(tensor), node.name)
             what = f"{name} of complex numbers" if is_of_pairs else name
             raise UnsupportedOp(f"renorm does not read {what}", do="leave it to PyTorch, or write it otherwise")
         parts: list[Any] = [u.args[1] for u in node.users if overload(u) == "getitem" and u.users]
@@ -305,7 +319,7 @@ def _is_readable(node: torch.fx.Node) -> bool:
     """Return whether a call may have a reader, or parts that have."""
     is_of_tensors = isinstance(node.meta.get("val"), (torch.Tensor, list, tuple))
     is_read = overload(node) in TABLE or overload(node) in PAIRS or bodies.reads(node.target)
-    return is_read or (is_of_tensors and is_made_of_others(node))
+    return is_read or (is_of_tensors and (is_made_of_others(node) or not node.all_input_nodes))
 
 
 def _is_only_checked(node: torch.fx.Node) -> bool:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from renorm import te
-from renorm.expr.nodes import cast, const, select
+from renorm.expr.nodes import call, cast, const, select
 from renorm.topi.transform import unravel
 
 if TYPE_CHECKING:  # loads the loop IR, which a network out of the cache does without
@@ -20,36 +20,52 @@ if TYPE_CHECKING:  # loads the loop IR, which a network out of the cache does wi
 WIDE = "float64"
 
 
-def matrices(x: te.Tensor, inverts: bool) -> te.Tensor:
-    """Return what elimination makes of matrices: [A, 1] becomes [1, inverse] (`inverts`), or A a matrix whose first
-    element is its determinant."""
+def inverses(x: te.Tensor) -> te.Tensor:
+    """Return what elimination makes of matrices beside unit ones: [A, 1] becomes [1, inverse of A]."""
     *lead, rows, columns = x.shape
 
     def body(loops: Loops, inputs: Sequence[Array], output: Array) -> None:
-        _eliminate(loops, inputs[0], output, inverts)
+        *outer, rows, columns = output.shape
+        matrix = tuple(unravel(loops.round, outer))
+        with loops.for_range(0, rows) as i, loops.for_range(0, rows, "j") as j:
+            output[(*matrix, i, j)] = cast(WIDE, inputs[0][(*matrix, i, j)])
+            output[(*matrix, i, j + rows)] = select(i.equal(j), const(1.0, WIDE), const(0.0, WIDE))
+        _eliminate(loops, output, matrix, (rows, columns))
 
-    shape = (*lead, rows, columns * 2 if inverts else columns)
-    return te.extern(shape, [x], body, name="eliminated", dtype=WIDE, rounds=math.prod(lead))
+    return te.extern((*lead, rows, columns * 2), [x], body, name="eliminated", dtype=WIDE, rounds=math.prod(lead))
 
 
-def _eliminate(loops: Loops, x: Array, output: Array, inverts: bool) -> None:
-    *outer, rows, columns = output.shape
-    matrix = unravel(loops.round, outer)
-    zero, one = const(0.0, WIDE), const(1.0, WIDE)
-    with loops.for_range(0, rows) as i:
-        with loops.for_range(0, rows, "j") as j:
-            output[(*matrix, i, j)] = cast(WIDE, x[(*matrix, i, j)])
-        if inverts:
-            with loops.for_range(0, rows, "j") as j:
-                output[(*matrix, i, j + rows)] = select(i.equal(j), one, zero)
-    place = loops.allocate((1,), "int32", "place")
-    most, product = (loops.allocate((1,), WIDE, name) for name in ("most", "product"))
-    product[0] = one
+def determinants(x: te.Tensor) -> te.Tensor:
+    """Return of each matrix the sign of its determinant, and log |determinant|, which is the sum of those of pivots."""
+    lead = x.shape[:-2]
+
+    def body(loops: Loops, inputs: Sequence[Array], output: Array) -> None:
+        *outer, rows, columns = inputs[0].shape
+        matrix = tuple(unravel(loops.round, outer))
+        held, sign = loops.allocate((rows, columns), WIDE, "rows"), loops.allocate((2,), WIDE, "sign")
+        sign[0], sign[1] = const(1.0, WIDE), const(0.0, WIDE)
+        with loops.for_range(0, rows) as i, loops.for_range(0, rows, "j") as j:
+            held[i, j] = cast(WIDE, inputs[0][(*matrix, i, j)])
+        _eliminate(loops, held, (), (rows, columns), sign)
+        for part in range(2):
+            output[(*matrix, part)] = sign[part]
+
+    return te.extern((*lead, 2), [x], body, name="determinants", dtype=WIDE, rounds=math.prod(lead))
+
+
+def _eliminate(
+    loops: Loops, held: Array, matrix: Sequence[Any], shape: tuple[int, int], sign: Array | None = None
+) -> None:
+    """Make a matrix of float64 triangular, and note the sign of its determinant and its logarithm; without `sign` a
+    unit matrix in front. matrix: where in `held` it begins."""
+    rows, columns = shape
+    zero, inverts = const(0.0, WIDE), sign is None
+    place, most = loops.allocate((1,), "int32", "place"), loops.allocate((1,), WIDE, "most")
     with loops.for_range(0, rows, "k") as k:
         place[0] = k
         most[0] = const(-1.0, WIDE)
         with loops.for_range(k, rows) as i:
-            element = loops.let(output[(*matrix, i, k)], "element")
+            element = loops.let(held[(*matrix, i, k)], "element")
             size = loops.let(select(element < 0, zero - element, element), "size")
             with loops.if_scope(size > most[0]):
                 most[0] = size
@@ -57,21 +73,21 @@ def _eliminate(loops: Loops, x: Array, output: Array, inverts: bool) -> None:
         pivot = loops.let(place[0], "pivot")
         if not isinstance(rows, int) or rows > 1:
             with loops.if_scope(pivot > k, pivot < rows):
-                product[0] = zero - product[0]
+                if sign is not None:
+                    sign[0] = zero - sign[0]
                 with loops.for_range(0, columns, "j") as j:
-                    upper = loops.let(output[(*matrix, k, j)], "upper")
-                    output[(*matrix, k, j)] = output[(*matrix, pivot, j)]
-                    output[(*matrix, pivot, j)] = upper
-        held = loops.let(output[(*matrix, k, k)], "held")
-        product[0] = product[0] * held
-        if inverts:
+                    upper = loops.let(held[(*matrix, k, j)], "upper")
+                    held[(*matrix, k, j)] = held[(*matrix, pivot, j)]
+                    held[(*matrix, pivot, j)] = upper
+        own = loops.let(held[(*matrix, k, k)], "own")
+        if sign is not None:
+            sign[0] = select(own > zero, sign[0], select(own < zero, zero - sign[0], own * sign[0]))
+            sign[1] = sign[1] + call("log", select(own < zero, zero - own, own))
+        else:
             with loops.for_range(0, columns, "j") as j:
-                output[(*matrix, k, j)] = output[(*matrix, k, j)] / held
+                held[(*matrix, k, j)] = held[(*matrix, k, j)] / own
         others = loops.for_range(0 if inverts else k, rows)
-        with others as i, loops.if_scope(i != k if inverts else i > k, held != zero):
-            factor = loops.let(output[(*matrix, i, k)] if inverts else output[(*matrix, i, k)] / held, "factor")
+        with others as i, loops.if_scope(i != k if inverts else i > k, own != zero):
+            factor = loops.let(held[(*matrix, i, k)] if inverts else held[(*matrix, i, k)] / own, "factor")
             with loops.for_range(0, columns, "j") as j:
-                output[(*matrix, i, j)] = output[(*matrix, i, j)] - factor * output[(*matrix, k, j)]
-    if not inverts:
-        with loops.if_scope(*([] if isinstance(rows, int) else [rows > 0])):
-            output[(*matrix, 0, 0)] = product[0]
+                held[(*matrix, i, j)] = held[(*matrix, i, j)] - factor * held[(*matrix, k, j)]

@@ -35,7 +35,7 @@ _MADE = (
 )
 _FILLED = "full", "full_like", "new_full", "fill.Scalar", "fill.Tensor", "scalar_tensor"  # by their last operand
 _MIXED = {  # at these places are numbers of the result, of which some may be real
-    **dict.fromkeys(("cat", "concat", "concatenate", "stack", "broadcast_tensors"), (0,)),
+    **dict.fromkeys(("cat", "concat", "concatenate", "stack"), (0,)),
     **dict.fromkeys(("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar"), (0, 1)),
     **dict.fromkeys(("copy", "slice_scatter", "select_scatter"), (0, 1)),
     **dict.fromkeys(("where.self", "where.ScalarSelf", "where.ScalarOther"), (1, 2)),
@@ -133,6 +133,15 @@ def _view_as_real(c: Call, x: Pair) -> Any:
     return joined(x)
 
 
+@reads_pairs("broadcast_tensors")
+def _broadcast_tensors(c: Call, tensors: Sequence[Any]) -> Any:
+    shapes = [c.extents.shape(x.shape) for x in c.results]
+    return [
+        Pair(*(c.expanded(v, n) for v in x)) if isinstance(x, Pair) else c.expanded(x, n)
+        for x, n in zip(tensors, shapes)
+    ]
+
+
 @reads_pairs("complex")
 def _complex(c: Call, real: Value, imaginary: Value) -> Any:
     return Pair(*c.spread([real, imaginary]))
@@ -198,6 +207,7 @@ def _square_of_size(x: Pair) -> Value:
 @reads_pairs("div.Tensor", "div.Scalar", "true_divide.Tensor", "divide.Tensor", "divide.Scalar")
 def _div(c: Call, x: Any, y: Any) -> Any:
     """x / w = x conj(w) / |w|^2, of w in units of its greater part."""
+    x, y = (Pair(*(c.cast(v, c.dtype) for v in z)) if isinstance(z, Pair) else z for z in (x, y))
     p, q = parts_of(y)
     if q is None:
         return Pair(*(ops.div(v, c.operand(p, c.dtype)) for v in x))

@@ -375,12 +375,16 @@ def _hypot(c: Call, a: Value, b: Value) -> Any:
 
 @reads("atan2")
 def _atan2(c: Call, a: Value, b: Value) -> Any:
-    """The angle of (b, a): that of atan(a/b), turned by half a circle where b < 0."""
+    """The angle of (b, a): that of |a| and |b|, mirrored where b is negative, and where a is, be it -0."""
     y, x = c.cast(a, c.dtype), c.cast(b, c.dtype)
-    zero, pi = c.number(0.0, c.dtype), c.number(math.pi, c.dtype)
-    slope = ops.where(ops.logical_and(ops.equal(x, zero), ops.equal(y, zero)), zero, ops.div(y, x))
-    turned = ops.where(ops.less(y, zero), ops.neg(pi), pi)
-    return ops.add(ops.atan(slope), ops.where(ops.less(x, zero), turned, zero))
+    opposite, adjacent, zero = ops.abs(y), ops.abs(x), c.number(0.0, c.dtype)
+    are_0 = ops.logical_and(ops.equal(opposite, zero), ops.equal(adjacent, zero))
+    are_infinite = ops.logical_and(ops.isinf(x), ops.isinf(y))
+    slope = ops.where(are_infinite, c.number(1.0, c.dtype), ops.div(opposite, adjacent))
+    angle = ops.atan(ops.where(are_0, zero, slope))
+    is_left, is_below = (TABLE["signbit.default"](c, v) for v in (x, y))
+    turned = ops.where(is_left, ops.sub(c.number(math.pi, c.dtype), angle), angle)
+    return ops.where(is_below, ops.neg(turned), turned)
 
 
 @reads("angle")

@@ -8,21 +8,21 @@ with the window in it; back from frames, a transposed one.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from renorm import ops
-from renorm.core.dims import Dim
+from renorm.core.dims import Dim, bounds, minimum
 from renorm.core.dtypes import numpy_dtype
 from renorm.core.errors import UnsupportedOp
 from renorm.core.shapes import normalize_axis
 from renorm.frontends.torch.call import Call, Given
 from renorm.frontends.torch.overloads.complexes import conjugate, multiplied, scaled
 from renorm.frontends.torch.overloads.table import reads, reads_pairs
-from renorm.frontends.torch.pairs import Pair, gives_pairs, joined, of_two
+from renorm.frontends.torch.pairs import Pair, gives_pairs, joined, of_two, on_parts
 from renorm.graph.ir import Value
 from renorm.ops.dft import parts_of, real_parts_of
 
@@ -59,9 +59,8 @@ def _whole(c: Call, x: Pair | Value, n: int, is_inverse: bool) -> Pair:
     if n <= WHOLE or a < 4:
         return _along_last(c, x, parts_of(n, n, False, is_inverse) * (n if is_inverse else 1))
     b = n // a  # x[t b + s] becomes y[k + l a]
-    parts = [x] if isinstance(x, Value) else [*x]
-    apart = [_moved(c.reshaped(v, (*v.shape[:-1], a, b)), v.rank - 1, v.rank) for v in parts]
-    first = _whole(c, apart[0] if isinstance(x, Value) else Pair(*apart), a, is_inverse)  # [s, k]
+    apart = on_parts(lambda v: _moved(c.reshaped(v, (*v.shape[:-1], a, b)), v.rank - 1, v.rank), x)
+    first = _whole(c, apart, a, is_inverse)  # [s, k]
     angle = np.arange(b)[:, None] * np.arange(a) * (2 * np.pi / n * (1 if is_inverse else -1))
     turned = multiplied(c, first, Pair(_constant(c, np.cos(angle)), _constant(c, np.sin(angle))))
     rank = turned.real.rank
@@ -73,7 +72,7 @@ def _transform(c: Call, x: Pair | Value, axis: int, norm: int, is_inverse: bool 
     """Return the transform along an axis. is_half: of a real signal, without what mirrors the rest."""
     one = x if isinstance(x, Value) else x.real
     n, last, power = one.shape[axis], one.rank - 1, _POWERS[norm]
-    moved = _moved(x, axis, last) if isinstance(x, Value) else Pair(*(_moved(v, axis, last) for v in x))
+    moved = on_parts(lambda v: _moved(v, axis, last), x)
     if not isinstance(n, int):
         made = of_two(ops.matmul, moved, _open(c, n, n, n // 2 + 1 if is_half else n, is_inverse))
         made = Pair(*(_of_power(c, v, n, power) for v in made))
@@ -134,14 +133,59 @@ def _back(c: Call, x: Pair, dims: Sequence[int], norm: int, length: Dim) -> Any:
     return _moved(made, last, axis)
 
 
-@reads_pairs("fft_irfft")
-def _irfft(c: Call, x: Any, n: Dim | None = None, dim: int = -1, norm: str | None = None) -> Any:
-    """Read by itself, since PyTorch takes it apart for the extents alone that it has seen."""
-    found = x.real.shape[dim] if isinstance(x, Pair) else None
-    length = n if n is not None or found is None else 2 * (found - 1)
-    if not isinstance(x, Pair) or length is None or found != length // 2 + 1:
-        raise UnsupportedOp("a spectrum that is cut, or continued by zeros")
-    return _back(c, x, [dim], {"forward": 0, "ortho": 1}.get(norm or "", 2), length)
+_AXES = {"": 1, "2": 2, "n": None}  # how many, where none are given
+_KINDS = {"fft": "c2c", "ifft": "c2c", "rfft": "r2c", "irfft": "c2r"}  # from real or complex numbers to such
+
+
+def _named(is_inverse: bool, kind: str, count: int | None) -> Callable[..., Any]:
+    """Return the reader of torch.fft's functions, which PyTorch takes apart for the extents alone that it has seen."""
+
+    def read(c: Call, x: Any, lengths: Any = None, dims: Any = None, norm: str | None = None) -> Any:
+        one = x.real if isinstance(x, Pair) else x
+        wanted = None if lengths is None else [lengths] if count == 1 else [*lengths]
+        given = count or (one.rank if wanted is None else len(wanted))
+        axes = [dims] if isinstance(dims, int) else [*(dims if dims is not None else range(-given, 0))]
+        axes = [normalize_axis(a, one.rank) for a in axes]
+        own = [one.shape[a] for a in axes]
+        wanted = [*own[:-1], 2 * (own[-1] - 1) if kind == "c2r" else own[-1]] if wanted is None else wanted
+        wanted = [n if w == -1 else w for n, w in zip(own, wanted, strict=True)]
+        held = [*wanted[:-1], wanted[-1] // 2 + 1] if kind == "c2r" else wanted
+        number = {None: 0, "backward": 0, "ortho": 1, "forward": 2}[norm]
+        for axis, n in zip(axes, held):
+            x = on_parts(lambda v, axis=axis, n=n: _of_length(c, c.cast(v, c.dtype), axis, n), x)
+        number = 2 - number if is_inverse else number
+        if isinstance(x, Value) and kind == "r2c":
+            return _real(c, x, axes, number, True)
+        if kind == "c2r":
+            return _back(c, x if isinstance(x, Pair) else _plain(c, x), axes, number, wanted[-1])
+        for axis in axes:
+            x = _transform(c, x, axis, number, is_inverse)
+        return x
+
+    return read
+
+
+def _plain(c: Call, x: Value) -> Pair:
+    return Pair(x, c.filled(0, x.dtype, x.shape))
+
+
+def _of_length(c: Call, x: Value, axis: int, n: Dim) -> Value:
+    """Return a signal that is cut to n elements along an axis, or continued by zeros. Raises UnsupportedOp where it is
+    not known which."""
+    more = n - x.shape[axis]
+    least, most = bounds(more)
+    if least < 0 and most > 0:
+        raise UnsupportedOp(f"a signal of {x.shape[axis]} elements is cut, or continued, to {n}")
+    if most <= 0:
+        return x if most == least == 0 else c.sliced(x, axis, 0, n)
+    pads: list[Dim] = [0] * (2 * x.rank)
+    pads[x.rank + axis] = more
+    return ops.pad(x, pads=c.integers(pads))
+
+
+for _name, _kind in _KINDS.items():
+    for _end, _count in _AXES.items():
+        reads_pairs(f"fft_{_name}{_end}")(_named(_name[0] == "i", _kind, _count))
 
 
 def _mirrored(c: Call, x: Pair, length: int, scale: float) -> Value:
@@ -259,10 +303,10 @@ def _istft(
     whole = hop * (frames - 1) + n
     begin = n // 2 if center else 0
     end = whole - begin if signal_length is None else begin + signal_length
-    made = ops.div(*(c.sliced(v, 1, begin, end) for v in (y, overlap)))
-    lacking = end - whole
-    if isinstance(lacking, int) and lacking > 0:
-        made = ops.pad(made, pads=np.array([0, 0, 0, lacking]))
+    last = minimum(end, whole)
+    made = ops.div(*(c.sliced(v, 1, begin, last) for v in (y, overlap)))
+    if end != last:  # which is longer than the frames
+        made = ops.pad(made, pads=c.integers([0, 0, 0, end - last]))
     return c.reshaped(made, c.shape)
 
 

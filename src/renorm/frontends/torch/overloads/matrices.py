@@ -6,6 +6,7 @@ positive definite, elements are no numbers, or infinite.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
@@ -49,14 +50,15 @@ def _det(c: Call, x: Value) -> Any:
 
 @reads("linalg_slogdet", "slogdet")
 def _slogdet(c: Call, x: Value) -> Any:
-    """The sign, and log |det|; of float64, that a determinant of float32 may be beyond."""
-    found = ops.det(c.cast(x, "float64"))
-    return [c.cast(v, x.dtype) for v in (ops.sign(found), ops.log(ops.abs(found)))]
+    found = ops.log_det(x)
+    return [c.reshaped(c.sliced(found, found.rank - 1, part, part + 1), x.shape[:-2]) for part in range(2)]
 
 
 @reads("logdet")
 def _logdet(c: Call, x: Value) -> Any:
-    return c.cast(ops.log(ops.det(c.cast(x, "float64"))), x.dtype)
+    """Of a negative determinant no number."""
+    sign, size = _slogdet(c, x)
+    return ops.where(ops.less(sign, c.number(0, x.dtype)), c.number(math.nan, x.dtype), size)
 
 
 @reads("linalg_matrix_power", "matrix_power")

@@ -118,9 +118,13 @@ def _along(c: Call, x: Value, dim: int, index: Value, source: Value, reduction: 
     """Return x with slices of source along an axis in the places that a vector of indices says."""
     source = c.reshaped(source, (1,)) if source.rank == 0 else source
     axis = normalize_axis(dim, source.rank)
-    beside: list[Dim] = [1] * source.rank
-    beside[axis] = source.shape[axis]
-    return _stored(c, x, dim, c.expanded(c.reshaped(index, tuple(beside)), source.shape), source, reduction)
+    places = c.expanded(c.reshaped(index, _beside(source, axis, source.shape[axis])), source.shape)
+    return _stored(c, x, dim, places, source, reduction)
+
+
+def _beside(x: Value, axis: int, extent: Dim) -> tuple[Dim, ...]:
+    """Return the shape of a vector that lies along an axis of x."""
+    return tuple(extent if a == axis else 1 for a in range(x.rank))
 
 
 @reads("index_put", "_unsafe_index_put")
@@ -186,3 +190,53 @@ def _masked_scatter(c: Call, x: Value, mask: Value, source: Value) -> Any:
     x, mask = (c.flat(v) for v in c.spread([x, mask]))
     first = ops.slice(c.flat(source), np.array([0]), counted(mask), np.array([0]))
     return c.reshaped(_scattered(c, x, 0, mask, first, False), c.shape)
+
+
+@reads("index_reduce")
+def _index_reduce(
+    c: Call, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
+) -> Any:
+    held, source = (c.reshaped(v, v.shape or (1,)) for v in (x, source))
+    axis = normalize_axis(dim, held.rank)
+    places = c.expanded(c.reshaped(index, _beside(held, axis, source.shape[axis])), source.shape)
+    return c.reshaped(_scatter_reduce(c, held, axis, places, source, reduce, include_self=include_self), x.shape)
+
+
+# --- bags -------------------------------------------------------------------------------------------------------------
+
+
+@reads("embedding_bag", "embedding_bag.padding_idx")
+def _embedding_bag(
+    c: Call,
+    weight: Value,
+    indices: Value,
+    offsets: Value,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Value | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Any:
+    """Sums, means or maxima of the rows of each bag, whose indices begin at its offset; those that say padding are left
+    out."""
+    (bags, width), n, dtype = c.shape, indices.shape[0], weight.dtype
+    begins = c.sliced(offsets, 0, 0, bags) if include_last_offset else offsets
+    is_behind = ops.greater_or_equal(c.cast(c.reshaped(c.positions(n), (n, 1)), begins.dtype), begins)
+    bag = ops.sub(ops.reduce_sum(c.cast(is_behind, "int64"), axes=(1,), keepdims=False), c.number(1, "int64"))
+    rows = ops.gather(weight, indices, axis=0)
+    if per_sample_weights is not None:
+        rows = ops.mul(rows, c.reshaped(per_sample_weights, (n, 1)))
+    kept = c.filled(True, "bool", (n, 1))
+    if padding_idx is not None:
+        padding = c.number(padding_idx + weight.shape[0] if padding_idx < 0 else padding_idx, indices.dtype)
+        kept = ops.logical_not(ops.equal(c.reshaped(indices, (n, 1)), padding))
+    counts = _along(c, c.filled(0, dtype, (bags, 1)), 0, bag, c.cast(kept, dtype), "add")
+    kind, empty = ("max", -math.inf) if mode == 2 else ("add", 0)
+    rows = ops.where(kept, rows, c.number(empty, dtype))
+    found = _along(c, c.filled(empty, dtype, (bags, width)), 0, bag, rows, kind)
+    if mode == 1:
+        found = ops.div(found, ops.max([counts, c.number(1, dtype)]))
+    if mode == 2:
+        found = ops.where(ops.greater(counts, c.number(0, dtype)), found, c.number(0, dtype))
+    return [found, None, None, None]
