@@ -344,7 +344,7 @@ def test_state_is_refused_where_the_host_runs_a_part() -> None:
         {{ {ABOVE} y = Slice(x, z, end, z, c)
            n, m2, v2 = BatchNormalization<training_mode = 1>(z0, ones, zeros, zeros, ones) }}"""
     held = {"ones": np.ones(2, np.float32), "zeros": np.zeros(2, np.float32)}
-    with pytest.raises(UnsupportedOp, match="updates buffers, and does not compile where what data decide is open"):
+    with pytest.raises(UnsupportedOp, match="has state, and does not compile where what data decide is open"):
         renorm.compile(model(text, held), train_state=True)
 
 

@@ -102,7 +102,7 @@ def test_what_is_wrong_in_a_body_says_where() -> None:
     assert "also" not in str(refused.value)
 
 
-@pytest.mark.parametrize("compare", ["gt", "ge", "lt", "le", "eq"])
+@pytest.mark.parametrize("compare", ["gt", "ge", "lt", "le", "eq", "ne"])
 def test_extents_choose_a_branch(compare: str) -> None:
     def chosen(m: Any, x: torch.Tensor) -> Any:
         truth = getattr(operator, compare)(x.shape[0], 4)

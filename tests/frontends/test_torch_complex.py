@@ -185,7 +185,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cut": lambda m, z, w: (z.chunk(2, 0)[1], z[:, None] * w, torch.stack([z, w]).sum(0), z.mean()),
     "chosen": lambda m, z, w: torch.where(z.real > 0, z, w.imag.to(z.dtype)),
     "filled": lambda m, z, w: (torch.full_like(z, 1 - 2j) * z, torch.nn.functional.pad(z, (1, 0), value=2)),
-    "both": lambda m, z, w: (z == w, z.isnan(), z != z),
+    "both": lambda m, z, w: (z == w, z.isnan(), z != z, z == z.to(torch.complex128) + 1e-12, z == z.real.double()),
+    "powers of each": lambda m, z, w: (z**w, (torch.arange(3) + 1) ** z, z ** torch.zeros(3), (0 * z) ** w.abs()),
     "of parts": lambda m, z, w: torch.complex(z.real, w.imag),
     "negative zeros": lambda m, z, w: ((-z.abs() + 0j).conj().sqrt(), (-w.abs() + 0j).conj().angle()),
     "of other dtypes": lambda m, z, w: (z.to(torch.complex128) / w, z / w.real.double(), z.real / w),
@@ -212,8 +213,10 @@ def test_lengths_and_axes(name: str, norm: str | None) -> None:
         if name != "rfft":
             agree(Of(lambda m, z, n=length: getattr(torch.fft, name)(z, n, -1, norm)), [[z]])
     for sizes, axes in ((None, (0, 2)), ((4, 7), (1, 2)), ((3, -1), (-1, 1))):
-        agree(Of(lambda m, x, s=sizes, d=axes: getattr(torch.fft, f"{name}n")(x, s, d, norm)), [[x]])
-    agree(Of(lambda m, x: getattr(torch.fft, f"{name}2")(x, norm=norm)), [[x]])
+        for given in (x, *([z] if name != "rfft" else [])):
+            agree(Of(lambda m, x, s=sizes, d=axes: getattr(torch.fft, f"{name}n")(x, s, d, norm)), [[given]])
+    for given in (x, *([z] if name != "rfft" else [])):
+        agree(Of(lambda m, x: getattr(torch.fft, f"{name}2")(x, norm=norm)), [[given]])
 
 
 def test_calls_that_read_nothing_are_constants() -> None:
@@ -224,6 +227,16 @@ def test_calls_that_read_nothing_are_constants() -> None:
     made = renorm.compile(Of(windowed), args=(drawn(3, 5),))
     np.testing.assert_allclose(made.run(drawn(3, 5))[0], windowed(None, drawn(3, 5)).numpy(), rtol=1e-5, atol=1e-6)
     assert len(made.report.kernels) == 1
+
+
+def test_calls_of_other_libraries_are_not_run() -> None:
+    """What reads nothing may give something else each time, unless it is ATen's."""
+    with torch.library._scoped_library("renorm_tests", "FRAGMENT") as library:
+        library.define("drawn() -> Tensor")
+        library.impl("drawn", lambda: torch.rand(3), "CompositeExplicitAutograd")
+        torch.library.register_fake("renorm_tests::drawn", lambda: torch.empty(3), lib=library)
+        with pytest.raises(UnsupportedOp, match="drawn"):
+            renorm.compile(Of(lambda m, x: x + torch.ops.renorm_tests.drawn()), args=(drawn(2, 3),))
 
 
 def test_sizes_of_parts_whose_squares_no_float_holds() -> None:

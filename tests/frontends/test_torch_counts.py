@@ -333,12 +333,13 @@ def test_boxes_that_are_kept(nms: Callable[..., Any]) -> None:
 
 def test_numbers_are_results() -> None:
     """Whole numbers: of extents that are known, open, and decided by data."""
-    module = Of(lambda x: (x * 2, x.shape[1], x.shape[0] + 1, x[x > 0].shape[0] * 2))
+    module = Of(lambda x: (x * 2, x.shape[1], x.shape[0] + 1, x[x > 0].shape[0] * 2, 2.5, True))
     made = renorm.compile(module, args=(X,), dynamic_shapes={"x": ({0: torch.export.Dim("n", min=2)},)})
     for x in (X, torch.cat([X, -X])):
         y, *numbers = made.run(x)
         np.testing.assert_array_equal(y, x.numpy() * 2)
-        assert [(n.shape, n.dtype, int(n)) for n in numbers] == [((), np.int64, k) for k in module(x)[1:]]
+        kinds = [np.int64, np.int64, np.int64, np.float32, np.bool_]
+        assert [(n.shape, n.dtype, n.item()) for n in numbers] == [((), *k) for k in zip(kinds, module(x)[1:])]
 
 
 @pytest.mark.parametrize("is_open", [False, True])

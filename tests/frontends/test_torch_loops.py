@@ -199,5 +199,12 @@ def test_what_cannot_be_a_step_is_named() -> None:
     with pytest.raises(UnsupportedOp, match="updates buffers beside loops that are steps: while_loop"):
         renorm.compile(Updating(), args=(drawn(3, 4),))
 
-    with pytest.raises(UnsupportedOp, match="special_i0"):  # which the loop is not to blame for
-        agree(lambda m, x: torch.special.i0(_roots(m, x)), [drawn(3, 4)])
+    for inside in (False, True):  # which the loop is not to blame for
+
+        def unread(m: Any, x: torch.Tensor, inside: bool = inside) -> Any:
+            if not inside:
+                return torch.special.i0(_roots(m, x))
+            return while_loop(lambda i, h: i < 3, lambda i, h: (i + 1, torch.special.i0(h)), (zero(), x))[1]
+
+        with pytest.raises(UnsupportedOp, match="special_i0"):
+            agree(unread, [drawn(3, 4)])

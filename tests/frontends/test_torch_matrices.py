@@ -12,6 +12,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 import torch
 
 import renorm
+from renorm.errors import UnsupportedOp
 
 OPEN = ({0: torch.export.Dim.AUTO},)
 NAN = float("nan")
@@ -103,3 +104,25 @@ def test_bags_of_rows() -> None:
             with torch.no_grad():
                 made = renorm.compile(bags.eval(), args=(indices, offsets))
                 np.testing.assert_allclose(made.run(indices, offsets)[0], bags(indices, offsets).numpy(), rtol=1e-5)
+
+
+def test_bags_that_end_and_are_weighted() -> None:
+    """What is behind the last offset is in no bag; sums of 16 bits are float32."""
+    indices, ends, weights = torch.tensor([1, 5, 2, 2, 9, 0, 1, 3]), torch.tensor([0, 3, 3, 6]), drawn(8)
+    bags: Any = torch.nn.EmbeddingBag(10, 3, mode="sum", include_last_offset=True)
+    with torch.no_grad():
+        made = renorm.compile(bags.eval(), args=(indices, ends), kwargs={"per_sample_weights": weights})
+        wanted = bags(indices, ends, per_sample_weights=weights)
+        np.testing.assert_allclose(made.run(indices, ends, weights)[0], wanted.numpy(), rtol=1e-5, atol=1e-6)
+        many, begin = torch.zeros(600, dtype=torch.int64), torch.tensor([0])
+        narrow: Any = torch.nn.EmbeddingBag(2, 3, mode="mean", dtype=torch.bfloat16)
+        (y,) = renorm.compile(narrow.eval(), args=(many, begin)).run(many, begin)
+        np.testing.assert_allclose(np.asarray(y, np.float32), narrow(many, begin).float().numpy(), rtol=2e-2)
+
+
+def test_whether_there_is_a_factor() -> None:
+    matrices = torch.stack([torch.eye(3), -torch.eye(3), torch.diag(torch.tensor([1.0, 2.0, -1.0]))])
+    made = renorm.compile(Of(lambda x: torch.linalg.cholesky_ex(x)[1]), args=(matrices,))
+    np.testing.assert_array_equal(made.run(matrices)[0], [0, 1, 3])
+    with pytest.raises(UnsupportedOp, match="result 1 of linalg_inv_ex"):
+        renorm.compile(Of(lambda x: torch.linalg.inv_ex(x)[1]), args=(matrices,))

@@ -62,6 +62,8 @@ def test_in_and_out(dynamic: bool, caplog: pytest.LogCaptureFixture) -> None:
     module = Calls(lambda m, z: (z * z.conj() + 2j * z).mT)
     calls = [(torch.randn(n, 4, dtype=torch.complex64),) for n in (3, 5)]
     strided = (torch.randn(8, 3, dtype=torch.complex64).T[:, ::2],)
+    images = torch.randn(2, 3, 5, 7, dtype=torch.complex64).to(memory_format=torch.channels_last)
+    run(Calls(lambda m, z: (z * 2 + 1) * z), (images,), dynamic=dynamic)
     with caplog.at_level(logging.INFO, "renorm.torch"):
         run(module, *calls, strided, dynamic=dynamic)
         run(Calls(lambda m, z: torch.special.i0(z.real) * (z + 1).exp()), *calls, dynamic=dynamic)

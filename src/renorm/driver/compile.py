@@ -281,9 +281,9 @@ def _glued(
     it has state, which no part of it may replace alone."""
     if options.state:
         raise UnsupportedOp(
-            f"{source.name} updates buffers, and does not compile where what data decide is open",
-            [f"buffers: {', '.join(options.state)}", str(error)],
-            "return what is updated as a result, or leave one of the two to another program",
+            f"{source.name} has state, and does not compile where what data decide is open",
+            [f"state: {', '.join(options.state)}", str(error)],
+            "compile it without train_state, or return what the program updates as a result",
         )
     own = replace(options, shared=options.shared or SharedConstants())
 

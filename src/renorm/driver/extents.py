@@ -129,8 +129,8 @@ def _empty(graph: Graph, group: Group, own: OwnSymbols) -> list[Empty]:
     made = {d for shape in values.values() for d in shape if isinstance(d, Sym) and bounds(d)[0] < 1} - {*own.values}
     tried = list[Empty]()
     for symbols in dict.fromkeys((offsets | absent, offsets | (absent & counted), offsets)):
-        of_these = ((d, symbols_of(d)) for d in made if symbols_of(d) <= symbols)
-        parts = ((d, part) for d, own in of_these for part in (own, *([s] for s in own)))
+        among = ((d, symbols_of(d)) for d in made if symbols_of(d) <= symbols)
+        parts = ((d, part) for d, whole in among for part in (whole, *([s] for s in whole)))
         if any(not _is_left([d], part) and _is_left(results, part) for d, part in parts):
             tried.append(Empty(symbols, is_made=True))
         tried.append(Empty(symbols))

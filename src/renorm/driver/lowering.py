@@ -140,7 +140,7 @@ def lower_group(graph: Graph, group: Group, target: Target, users: dict[Value, l
         s = _scheduled(group, writes, target, program)
         return _lowered(group, writes, target, s, program, work(program.outs, program.nominal))
     *others, surest = own.empty
-    for empty in others:  # if it can be proved: an op may take extents to be 1 at least
+    for empty in others:  # if it can be proved: an op may take extents to be 1 at least; most groups have none of these
         from renorm.tir.verify import verify  # loads the loop IR, which a network out of the cache does without
 
         with suppress(RenormError):
@@ -157,6 +157,7 @@ def _lowered_open(
     own: extents.OwnSymbols,
     empty: extents.Empty,
 ) -> LoweredGroup:
+    """empty: what may be 0, of which the loops are to be proved."""
     sizes = own.typical
     of_symbols = extents.OpenExtents(own.values, sizes, own.of, empty.symbols)
     facts = [f for c in own.facts if open_truth(f := of_symbols.fact(c)) is not True]
@@ -181,10 +182,10 @@ def _lowered(
     program: _Program,
     least: WorkRecord,
     facts: Sequence[Expr] = (),
-    empty: bool = False,
+    may_be_empty: bool = False,
 ) -> LoweredGroup:
     try:
-        kernel = te.lower(s, [*program.held, *program.outs], name=group.name, facts=facts, empty=empty)
+        kernel = te.lower(s, [*program.held, *program.outs], name=group.name, facts=facts, may_be_empty=may_be_empty)
     except RenormError as error:
         anchor = registry.scheduler(group.nodes, target)
         raise error.within(f"kernel {group.name}, scheduled by node {anchor.name!r}") from error

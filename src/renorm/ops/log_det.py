@@ -29,7 +29,8 @@ class LogDet(OpDef):
 
     def compute(self, x: te.Tensor) -> te.Tensor:
         made = determinants(x)
-        return te.compute(made.shape, lambda *i: made[i].astype(x.dtype), name="log_det", tag=te.tag.INJECTIVE)
+        shape = (*x.shape[:-2], 2)
+        return te.compute(shape, lambda *i: made[i].astype(x.dtype), name="log_det", tag=te.tag.INJECTIVE)
 
     def reference(self, x: Any) -> Any:
         return np.stack(np.linalg.slogdet(x), -1)

@@ -345,16 +345,16 @@ class Module:
         """
         cancels, limit = self._cancels.value, None if timeout is None else _Limit(timeout)
         while True:
-            state = self._held()
-            reached = self._reach(args, named, cancels, limit, state)
+            held = self._held()
+            reached = self._reach(args, named, cancels, limit, held)
             if isinstance(reached, Module):
                 return reached.run(*args, out=out, timeout=timeout, **named)
             if reached is None:
                 continue
-            sized, inputs, held, place = reached
+            sized, inputs, begun, place = reached
             given = () if out is None else bind_out(self.name, sized.outputs, out)
-            written = written_in(sized.written, held, given, inputs)
-            if self._call(place or self._taken(), sized, inputs, written, cancels, limit, state):
+            written = written_in(sized.written, begun, given, inputs)
+            if self._call(place or self._taken(), sized, inputs, written, cancels, limit, held):
                 return handed_out(out, given, written[: len(sized.outputs)])
 
     __call__ = run
@@ -368,16 +368,16 @@ class Module:
         """Return what one run makes of the inputs and, after them, a state: the outputs, and after them what the
         state becomes. That of the module is neither read nor changed."""
         given, after = arrays[len(arrays) - self.program.states :], self._state.fresh()
-        state = Held(Version(tuple(given)), layout.UNTIED, after)
+        held = Held(Version(tuple(given)), layout.UNTIED, after)
         cancels = self._cancels.value
-        reached = self._reach(arrays[: len(self.inputs)], {}, cancels, None, state)
+        reached = self._reach(arrays[: len(self.inputs)], {}, cancels, None, held)
         if isinstance(reached, Module):
             return reached.evaluate(arrays)
         assert reached is not None
-        sized, inputs, held, place = reached
-        results = written_in(sized.written, held)
+        sized, inputs, begun, place = reached
+        results = written_in(sized.written, begun)
         place = place or self._taken()
-        self._run(place, sized, state.addresses(inputs, results), cancels)
+        self._run(place, sized, held.addresses(inputs, results), cancels)
         self._idle.append(place)
         return [*results, *after]
 

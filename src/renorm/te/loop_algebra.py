@@ -33,12 +33,12 @@ class OpaqueValue(NamedTuple):
 
 
 class LoopAlgebra(ExprAlgebra):
-    """The loop variables in sight, with their ranges, and the atoms made of them. One per lowering. empty: as of
-    te.lower."""
+    """The loop variables in sight, with their ranges, and the atoms made of them. One per lowering.
+    may_be_empty: as of te.lower."""
 
-    def __init__(self, empty: bool = False) -> None:
+    def __init__(self, may_be_empty: bool = False) -> None:
         super().__init__()
-        self._empty = empty
+        self._may_be_empty = may_be_empty
         self.ranges: dict[Var, tuple[End, End]] = {}
         self._interned: dict[Hashable, Expr] = {}
         self._intervals = Intervals(self.ranges, (), self.intern)
@@ -78,7 +78,7 @@ class LoopAlgebra(ExprAlgebra):
             return Linear({}, e)
         form = self.unit(self.linear(e, {}, self._atom_of))
         for v in (x for atom in form.terms for x in factors(atom)):
-            if isinstance(v, OpenVar) and v.definition is not None and not _may_be_0(v, self._empty):
+            if isinstance(v, OpenVar) and v.definition is not None and not _may_be_0(v, self._may_be_empty):
                 v.low = 1 if v.low is None else max(1, v.low)  # who calls a kernel sees to that (codegen.abi)
         return form
 
@@ -524,9 +524,9 @@ def _length(form: Linear) -> int:
     return len(form.terms) + (form.constant != 0)
 
 
-def _may_be_0(v: OpenVar, is_any: bool) -> bool:
+def _may_be_0(v: OpenVar, may_be_empty: bool) -> bool:
     """Return whether an extent may be 0 as all that it is made of may: how many parts there are of one, or any."""
     parts = v.definition
-    if v.low != 0 or parts is None or not (is_any or (isinstance(parts, Binary) and parts.op == "//")):
+    if v.low != 0 or parts is None or not (may_be_empty or (isinstance(parts, Binary) and parts.op == "//")):
         return False
     return all(x.low == 0 for x in variables(parts) if isinstance(x, OpenVar))

@@ -70,23 +70,23 @@ from renorm.tir.nodes import (
 
 @checked("te.", InvalidSchedule)
 def lower(
-    s: Schedule, args: Sequence[Tensor], name: str = "main", *, facts: Sequence[Expr] = (), empty: bool = False
+    s: Schedule, args: Sequence[Tensor], name: str = "main", *, facts: Sequence[Expr] = (), may_be_empty: bool = False
 ) -> Kernel:
     """The loops of a schedule as a Kernel whose parameters are `args`, in that order.
 
     args: placeholders and computed tensors; a computed tensor that is missing is allocated, one that is inlined is
     a parameter that is neither read nor written, a placeholder that is read must be there. Storage of tensors that
     are not arguments is reused once they are dead (te.storage). facts: conditions on open extents that callers see to.
-    empty: extents made of such as may be 0 may be 0. Raises InvalidSchedule with the stage and what its loops are.
+    may_be_empty: extents made of such as may be 0 may be. Raises InvalidSchedule with the stage and what its loops are.
     """
     check_depth(s)
     s, args, facts = with_bounds(s, args, facts)
-    return _Lowering(s, list(args), empty).kernel(name, facts)
+    return _Lowering(s, list(args), may_be_empty).kernel(name, facts)
 
 
 class _Lowering:
-    def __init__(self, s: Schedule, args: list[Tensor], empty: bool):
-        self.s, self.args, self.algebra = s, args, LoopAlgebra(empty)
+    def __init__(self, s: Schedule, args: list[Tensor], may_be_empty: bool):
+        self.s, self.args, self.algebra = s, args, LoopAlgebra(may_be_empty)
         self.taken: set[str] = set()
         self._check_arguments()
         self.inlined = {stage.tensor: stage.computed("compute_inline") for stage in s.stages if stage.is_inline}

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
+from renorm.frontends.torch.pairs import is_complex
 from renorm.frontends.torch.reader import overload
 from renorm.torch.calls import is_batch_norm, is_group_norm, is_pointwise
 
@@ -21,10 +22,13 @@ _VIEWS = ("view", "_unsafe_view", "reshape")
 
 def of_pixels(calls: fx.Graph) -> fx.Graph | None:
     """Return a part's calls on rows of pixels: nodes of the same names, of rank 2 where they were images. None where
-    most of what the part reads is not channels_last, extents are open or zero, or a call looks at more than a pixel."""
+    most of what the part reads is not channels_last, extents are open or zero, elements are complex, whose parts would
+    be one more axis, or a call looks at more than a pixel."""
     given = [x for n in calls.nodes if n.op == "placeholder" and isinstance(x := n.meta.get("val"), Tensor)]
     rows = _Rows(max((x.dim() for x in given), default=0))
-    if rows.rank not in (4, 5) or not all(isinstance(n, int) and n > 0 for x in given for n in x.shape):
+    if rows.rank not in (4, 5) or any(is_complex(n.meta.get("val")) for n in calls.nodes):
+        return None
+    if not all(isinstance(n, int) and n > 0 for x in given for n in x.shape):
         return None
     images = [x for x in given if rows.has_pixels(x)]
     last = sum(x.numel() for x in images if x.stride(1) == 1)

@@ -43,11 +43,9 @@ def results(name: str, operands: Sequence[Any]) -> list[Any]:
     return _READERS[name](*operands)
 
 
-def _cond(condition: Any, taken: Body, otherwise: Body, operands: Sequence[Any] = ()) -> list[Any]:
+def _cond(condition: bool | Value, taken: Body, otherwise: Body, operands: Sequence[Any] = ()) -> list[Any]:
     if isinstance(condition, bool):
         return (taken if condition else otherwise)(*operands)
-    if not isinstance(condition, Value):
-        raise UnsupportedOp(f"extents decide the branch: {condition}")
     condition = ops.reshape(condition, np.zeros(0, np.int64))  # of one element
     return [_either(condition, a, b) for a, b in zip(taken(*operands), otherwise(*operands), strict=True)]
 

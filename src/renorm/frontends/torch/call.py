@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -125,6 +127,12 @@ class Call(Building):
         if not isinstance(channels, int):
             raise UnsupportedOp(f"the number of channels, {channels}, is open")
         return self.graph.constant(np.full(channels, number, dtypes.numpy_dtype(dtype)), "norm")
+
+
+def power_of(product: Callable[[Any, Any], Any], x: Any, n: int) -> Any:
+    """Return the product of n times x, n > 0: of x, x x, (x x)(x x), ... those that n is the sum of."""
+    squares = accumulate(range(n.bit_length() - 1), lambda y, _: product(y, y), initial=x)
+    return reduce(product, (y for i, y in enumerate(squares) if n >> i & 1))
 
 
 def of_each(n: int, given: Any) -> list[int]:

@@ -44,14 +44,14 @@ def is_made_of_others(node: fx.Node) -> bool:
 
 
 def tensor_of_nothing(node: fx.Node) -> Tensor | None:
-    """Return what a call gives that reads no tensor and no number of a program, such as a window; None of others, of
-    those that draw numbers, and of many elements."""
+    """Return what a call of ATen's gives that reads no tensor and no number of a program, such as a window; None of
+    others, which may give something else each time, of those that draw numbers, and of many elements."""
     target, held = node.target, node.meta.get("val")
-    if node.all_input_nodes or not isinstance(target, OpOverload) or target._schema.is_mutable:
+    if node.all_input_nodes or not isinstance(target, OpOverload) or target.namespace != "aten":
         return None
-    if torch.Tag.nondeterministic_seeded in target.tags or not isinstance(held, Tensor) or held.dtype.is_complex:
+    if target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags:
         return None
-    if held.numel() > MOST_HELD:
+    if not isinstance(held, Tensor) or held.dtype.is_complex or held.numel() > MOST_HELD:
         return None
     named = {k: torch.device("cpu") if isinstance(v, torch.device) else v for k, v in node.kwargs.items()}
     with unset_fake_temporarily(), torch.no_grad():

@@ -28,7 +28,7 @@ _OPS: Mapping[str, Callable[[Any, Any], Dim]] = {
 }  # fmt: skip
 _COMPARISONS = {
     "StrictGreaterThan": "greater", "GreaterThan": "greater_or_equal", "StrictLessThan": "less",
-    "LessThan": "less_or_equal", "Equality": "equal",
+    "LessThan": "less_or_equal", "Equality": "equal", "Unequality": "not_equal",
 }  # fmt: skip
 
 
@@ -122,7 +122,8 @@ class Extents:
         """Return what a torch.SymBool compares, and how, by the name of an op. Raises UnsupportedOp."""
         e = truth.node.expr
         if (found := _COMPARISONS.get(type(e).__name__)) is None:
-            raise UnsupportedOp(f"extents decide it: {truth}", do="compare two of them")
+            do = "let one comparison of two decide: <, <=, ==, !=, >=, >"
+            raise UnsupportedOp(f"extents decide it: {truth}", do=do)
         return found, self._dim(e.args[0]), self._dim(e.args[1])
 
     def _dim(self, e: Any) -> Dim:

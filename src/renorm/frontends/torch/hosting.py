@@ -51,9 +51,10 @@ def require(
     if updated:
         do = "return what is updated as a result"
         raise UnsupportedOp(f"{label} updates buffers beside loops that are steps: {named}", updated, do)
-    results = [r for r in results if isinstance(r, (fx.Node, int))]
+    results = [r for r in results if r is not None]
     if wrong := [r for r in results if not isinstance(r, fx.Node) or not _is_tensor(r)]:
-        raise UnsupportedOp(f"{label}: {wrong[0]} is a result beside loops that are steps: {named}, and no tensor")
+        what = f"{label}: {wrong[0]} is a result beside loops that are steps: {named}, and no tensor"
+        raise UnsupportedOp(what, do="return torch.tensor of it")
     try:
         outline = _Cut(reader.graph, calls, inputs, held, extents).read(steps, results)
     except UnsupportedOp as error:

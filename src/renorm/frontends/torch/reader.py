@@ -101,7 +101,7 @@ class Reader:
         return pairs.split(Call(self.graph, self.extents, [part]), value)
 
     def read(self, outputs: Sequence[Any]) -> Graph:
-        """Read all calls. outputs: nodes and whole numbers, and whatever else results hold, which is left out. Raises
+        """Read all calls. outputs: nodes and numbers, and whatever else results hold, which is left out. Raises
         UnsupportedOp."""
         for node in self._nodes:
             self._call(node)
@@ -109,8 +109,9 @@ class Reader:
             value = self.made.get(given) if isinstance(given, torch.fx.Node) else given
             if isinstance(value, (Value, pairs.Pair)):
                 self.graph.outputs.append(value if isinstance(value, Value) else pairs.joined(value))
-            elif isinstance(value, (int, Sym)) and not isinstance(value, bool):
-                number = ops.identity(Call(self.graph, self.extents, ()).number(value, "int64"))
+            elif isinstance(value, (bool, int, float, Sym)):
+                dtype = "bool" if isinstance(value, bool) else "float32" if isinstance(value, float) else "int64"
+                number = ops.identity(Call(self.graph, self.extents, ()).number(value, dtype))
                 self.graph.rename(number, given.name if isinstance(given, torch.fx.Node) else "number", exact=False)
                 self.graph.outputs.append(number)
             elif isinstance(given, torch.fx.Node) and (given in self.made or not self.problems):
@@ -212,7 +213,8 @@ class Reader:
             if isinstance(operands[0], torch.SymBool):
                 compare, *extents = self.extents.compared(operands[0])
                 call = Call(self.graph, self.extents, results)
-                operands[0] = getattr(ops, compare)(*(call.number(n, "int64") for n in extents))
+                truth = getattr(ops, compare.removeprefix("not_"))(*(call.number(n, "int64") for n in extents))
+                operands[0] = ops.logical_not(truth) if compare.startswith("not_") else truth
             return bodies.results(name, operands)
         given, named = (_arguments(a, self.made) for a in (node.args, node.kwargs))
         is_of_pairs = pairs.are_among((given, named)) or any(map(pairs.is_complex, results))

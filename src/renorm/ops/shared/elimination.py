@@ -36,30 +36,31 @@ def inverses(x: te.Tensor) -> te.Tensor:
 
 
 def determinants(x: te.Tensor) -> te.Tensor:
-    """Return of each matrix the sign of its determinant, and log |determinant|, which is the sum of those of pivots."""
+    """Return of each matrix the sign of its determinant, log |determinant|, which is the sum of those of pivots, and
+    the determinant, which may be beyond all floats."""
     lead = x.shape[:-2]
 
     def body(loops: Loops, inputs: Sequence[Array], output: Array) -> None:
         *outer, rows, columns = inputs[0].shape
         matrix = tuple(unravel(loops.round, outer))
-        held, sign = loops.allocate((rows, columns), WIDE, "rows"), loops.allocate((2,), WIDE, "sign")
-        sign[0], sign[1] = const(1.0, WIDE), const(0.0, WIDE)
+        held, found = loops.allocate((rows, columns), WIDE, "rows"), loops.allocate((3,), WIDE, "found")
+        found[0], found[1], found[2] = const(1.0, WIDE), const(0.0, WIDE), const(1.0, WIDE)
         with loops.for_range(0, rows) as i, loops.for_range(0, rows, "j") as j:
             held[i, j] = cast(WIDE, inputs[0][(*matrix, i, j)])
-        _eliminate(loops, held, (), (rows, columns), sign)
-        for part in range(2):
-            output[(*matrix, part)] = sign[part]
+        _eliminate(loops, held, (), (rows, columns), found)
+        for part in range(3):
+            output[(*matrix, part)] = found[part]
 
-    return te.extern((*lead, 2), [x], body, name="determinants", dtype=WIDE, rounds=math.prod(lead))
+    return te.extern((*lead, 3), [x], body, name="determinants", dtype=WIDE, rounds=math.prod(lead))
 
 
 def _eliminate(
-    loops: Loops, held: Array, matrix: Sequence[Any], shape: tuple[int, int], sign: Array | None = None
+    loops: Loops, held: Array, matrix: Sequence[Any], shape: tuple[int, int], found: Array | None = None
 ) -> None:
-    """Make a matrix of float64 triangular, and note the sign of its determinant and its logarithm; without `sign` a
-    unit matrix in front. matrix: where in `held` it begins."""
+    """Make a matrix of float64 triangular, and note what `determinants` returns; without `found` a unit matrix in
+    front. matrix: where in `held` it begins."""
     rows, columns = shape
-    zero, inverts = const(0.0, WIDE), sign is None
+    zero, inverts = const(0.0, WIDE), found is None
     place, most = loops.allocate((1,), "int32", "place"), loops.allocate((1,), WIDE, "most")
     with loops.for_range(0, rows, "k") as k:
         place[0] = k
@@ -73,16 +74,17 @@ def _eliminate(
         pivot = loops.let(place[0], "pivot")
         if not isinstance(rows, int) or rows > 1:
             with loops.if_scope(pivot > k, pivot < rows):
-                if sign is not None:
-                    sign[0] = zero - sign[0]
+                if found is not None:
+                    found[0], found[2] = zero - found[0], zero - found[2]
                 with loops.for_range(0, columns, "j") as j:
                     upper = loops.let(held[(*matrix, k, j)], "upper")
                     held[(*matrix, k, j)] = held[(*matrix, pivot, j)]
                     held[(*matrix, pivot, j)] = upper
         own = loops.let(held[(*matrix, k, k)], "own")
-        if sign is not None:
-            sign[0] = select(own > zero, sign[0], select(own < zero, zero - sign[0], own * sign[0]))
-            sign[1] = sign[1] + call("log", select(own < zero, zero - own, own))
+        if found is not None:
+            found[0] = select(own > zero, found[0], select(own < zero, zero - found[0], own * found[0]))
+            found[1] = found[1] + call("log", select(own < zero, zero - own, own))
+            found[2] = found[2] * own
         else:
             with loops.for_range(0, columns, "j") as j:
                 held[(*matrix, k, j)] = held[(*matrix, k, j)] / own

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
-from itertools import accumulate
+from functools import partial
 from typing import Any
 
 from renorm import ops
 from renorm.core.errors import UnsupportedOp
-from renorm.frontends.torch.call import Call
+from renorm.frontends.torch.call import Call, power_of
 from renorm.frontends.torch.overloads.table import PAIRS, TABLE, reads_pairs
 from renorm.frontends.torch.pairs import Pair, are_among, each, gives_pairs, joined, of_two, parts_of, split
 from renorm.graph.ir import Value
@@ -66,7 +65,7 @@ def _by_parts(name: str, mixed: Sequence[int] = ()) -> Callable[..., Any]:
 
 
 def _made(name: str, is_filled: bool) -> Callable[..., Any]:
-    """What is made of one number has no imaginary part unless the number has."""
+    """Return a reader of what is made of one number: it has no imaginary part unless the number has."""
 
     def read(c: Call, *given: Any, **named: Any) -> Any:
         parts = [parts_of(x) for x in given]
@@ -164,6 +163,7 @@ def _imaginary(c: Call, x: Pair) -> Any:
 
 @reads_pairs("conj", "_conj", "conj_physical", "_conj_physical")
 def conjugate(c: Call, x: Any) -> Any:
+    """Return a - i b; of real numbers these."""
     return Pair(x.real, ops.neg(x.imaginary)) if isinstance(x, Pair) else x
 
 
@@ -174,7 +174,7 @@ def _adjoint(c: Call, x: Pair) -> Any:
 
 @reads_pairs("_to_copy", "to.dtype", "to.dtype_layout", "to.device", "to.other", "to.prim_Device", "type_as")
 def _converted(c: Call, x: Any, *others: Any, **layout: Any) -> Any:
-    """What is no complex number any more has lost its imaginary part, what becomes one has none."""
+    """Return numbers of another dtype: the imaginary part is lost where that is real, and 0 where they were."""
     real, imaginary = (None if v is None else c.cast(v, c.dtype) for v in parts_of(x))
     assert real is not None
     if not gives_pairs(c):
@@ -238,8 +238,7 @@ def _pow(c: Call, x: Pair, exponent: Any) -> Any:
     if exponent == 0:
         return Pair(*(c.filled(n, c.dtype, x.real.shape) for n in (1.0, 0.0)))
     if exponent == int(exponent) and abs(exponent) <= MOST_FACTORS:
-        squares = accumulate(range(abs(int(exponent)).bit_length() - 1), lambda z, _: multiplied(c, z, z), initial=x)
-        found = reduce(partial(multiplied, c), (z for i, z in enumerate(squares) if abs(int(exponent)) >> i & 1))
+        found = power_of(partial(multiplied, c), x, abs(int(exponent)))
         return found if exponent > 0 else _reciprocal(c, found)
     size = ops.pow(size_of(c, x), c.number(exponent, c.dtype))
     return _polar(c, size, ops.mul(_angle(c, x), c.number(exponent, c.dtype)))
@@ -274,19 +273,24 @@ reads_pairs("log10")(_log(10))
 
 @reads_pairs("pow.Tensor_Tensor", "float_power.Tensor_Tensor")
 def _pow_of_each(c: Call, x: Any, exponent: Any) -> Any:
-    """e^(w log z); of 0 it is 0, but 1 where w is 0."""
-    z, w = (Pair(p, c.filled(0, p.dtype, p.shape) if q is None else q) for p, q in map(parts_of, (x, exponent)))
+    """e^(w log z); of 0 it is 0 where the real part of w is positive, and 1 where w is 0."""
+    z, w = (
+        Pair(c.cast(p, c.dtype), c.filled(0, c.dtype, p.shape) if q is None else c.cast(q, c.dtype))
+        for p, q in map(parts_of, (x, exponent))
+    )
     found = _exp(c, multiplied(c, w, PAIRS["log.default"](c, z)))
-    is_0, is_1 = (_equal(c, v, 0) for v in (z, w))
     one, zero = (c.number(n, c.dtype) for n in (1.0, 0.0))
-    real = ops.where(is_1, one, ops.where(is_0, zero, found.real))
-    return Pair(real, ops.where(ops.logical_or(is_0, is_1), zero, found.imaginary))
+    exponent_is_0 = _equal(c, w, 0)
+    is_0 = ops.logical_and(_equal(c, z, 0), ops.greater(w.real, zero))
+    real = ops.where(exponent_is_0, one, ops.where(is_0, zero, found.real))
+    return Pair(real, ops.where(ops.logical_or(is_0, exponent_is_0), zero, found.imaginary))
 
 
 # --- angles of complex numbers ----------------------------------------------------------------------------------------
 
 
 def scaled(c: Call, x: Pair, factor: float) -> Pair:
+    """Return complex numbers times a real one."""
     return x if factor == 1 else Pair(*(ops.mul(v, c.number(factor, v.dtype)) for v in x))
 
 
@@ -328,17 +332,13 @@ def _sgn(c: Call, x: Pair) -> Any:
 
 @reads_pairs("eq.Tensor", "eq.Scalar")
 def _equal(c: Call, x: Any, y: Any) -> Any:
-    pairs = [[c.operand(0 if v is None else v, _dtype_of(x, y)) for v in parts_of(z)] for z in (x, y)]
-    return ops.logical_and(*(ops.equal(a, b) for a, b in zip(*pairs)))
+    parts = ([0 if v is None else v for v in parts_of(z)] for z in (x, y))
+    return ops.logical_and(*(ops.equal(*c.promoted(a, b)) for a, b in zip(*parts)))
 
 
 @reads_pairs("ne.Tensor", "ne.Scalar")
 def _unequal(c: Call, x: Any, y: Any) -> Any:
     return ops.logical_not(_equal(c, x, y))
-
-
-def _dtype_of(*operands: Any) -> str:
-    return next(x.real.dtype for x in operands if isinstance(x, Pair))
 
 
 def _any_of(test: Callable[[Any], Any]) -> Callable[..., Any]:

@@ -114,7 +114,7 @@ def _full(c: Call, x: Pair, dims: Sequence[int], norm: int, forward: bool) -> An
 
 @reads_pairs("_fft_c2r")
 def _back(c: Call, x: Pair, dims: Sequence[int], norm: int, length: Dim) -> Any:
-    """The inverse of half a transform, which its other half mirrors; a real signal."""
+    """Return the real signal of half a transform, which its other half mirrors."""
     *others, axis = (normalize_axis(d, x.real.rank) for d in dims)
     for other in others:
         x = _transform(c, x, other, norm, is_inverse=True)
@@ -147,8 +147,8 @@ def _named(is_inverse: bool, kind: str, count: int | None) -> Callable[..., Any]
         axes = [dims] if isinstance(dims, int) else [*(dims if dims is not None else range(-given, 0))]
         axes = [normalize_axis(a, one.rank) for a in axes]
         own = [one.shape[a] for a in axes]
-        wanted = [*own[:-1], 2 * (own[-1] - 1) if kind == "c2r" else own[-1]] if wanted is None else wanted
-        wanted = [n if w == -1 else w for n, w in zip(own, wanted, strict=True)]
+        whole = [*own[:-1], 2 * (own[-1] - 1) if kind == "c2r" else own[-1]]
+        wanted = whole if wanted is None else [n if w == -1 else w for n, w in zip(whole, wanted, strict=True)]
         held = [*wanted[:-1], wanted[-1] // 2 + 1] if kind == "c2r" else wanted
         number = {None: 0, "backward": 0, "ortho": 1, "forward": 2}[norm]
         for axis, n in zip(axes, held):
@@ -157,16 +157,13 @@ def _named(is_inverse: bool, kind: str, count: int | None) -> Callable[..., Any]
         if isinstance(x, Value) and kind == "r2c":
             return _real(c, x, axes, number, True)
         if kind == "c2r":
-            return _back(c, x if isinstance(x, Pair) else _plain(c, x), axes, number, wanted[-1])
+            assert isinstance(x, Pair)
+            return _back(c, x, axes, number, wanted[-1])
         for axis in axes:
             x = _transform(c, x, axis, number, is_inverse)
         return x
 
     return read
-
-
-def _plain(c: Call, x: Value) -> Pair:
-    return Pair(x, c.filled(0, x.dtype, x.shape))
 
 
 def _of_length(c: Call, x: Value, axis: int, n: Dim) -> Value:
@@ -250,27 +247,6 @@ def _stft(
         made = Pair(*(ops.transpose(v, perm=(0, 2, 1)) for v in kept))
     made = made if x.rank == 2 else Pair(*(c.reshaped(v, v.shape[1:]) for v in made))
     return made if gives_pairs(c) else joined(made)
-
-
-@reads("stft.center")
-@reads_pairs("stft.center")
-def _centered(
-    c: Call,
-    x: Value,
-    n: int,
-    hop: int | None = None,
-    length: int | None = None,
-    window: Given = None,
-    center: bool = True,
-    pad_mode: str = "reflect",
-    *others: Any,
-    **named: Any,
-) -> Any:
-    if center:
-        pads = np.zeros((2, x.rank), np.int64)
-        pads[:, -1] = n // 2
-        x = ops.pad(x, pads=pads.reshape(-1), mode={"constant": "constant", "reflect": "reflect"}[pad_mode])
-    return _stft(c, x, n, hop, length, window, *others, **named)
 
 
 @reads_pairs("istft")

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import reduce
 from typing import Any
 
 from renorm import ops
 from renorm.core.shapes import broadcast
-from renorm.frontends.torch.call import Call
+from renorm.frontends.torch.call import Call, power_of
 from renorm.frontends.torch.overloads.table import reads
 from renorm.graph.ir import Value
 
@@ -23,11 +22,11 @@ def _turned(x: Value) -> Value:
 
 
 def _with_info(f: Callable[..., Value]) -> Callable[..., Any]:
-    """Return what also says of each matrix that nothing failed."""
+    """Return a reader of calls that also say whether they failed, which is not computed: who reads it is refused."""
 
     def read(c: Call, x: Value, *others: Any, **named: Any) -> Any:
         named.pop("check_errors", None)
-        return [f(c, x, *others, **named), c.filled(0, *c.type(1))]
+        return [f(c, x, *others, **named), None]
 
     return read
 
@@ -66,7 +65,7 @@ def _matrix_power(c: Call, x: Value, n: int) -> Any:
     if n == 0:
         rows = c.positions(x.shape[-1])
         return c.expanded(c.cast(ops.equal(c.reshaped(rows, (x.shape[-1], 1)), rows), x.dtype), x.shape)
-    return reduce(ops.matmul, [ops.inverse(x) if n < 0 else x] * abs(n))
+    return power_of(ops.matmul, ops.inverse(x) if n < 0 else x, abs(n))
 
 
 # --- factors ----------------------------------------------------------------------------------------------------------
@@ -82,7 +81,17 @@ def _cholesky_of_either(c: Call, x: Value, upper: bool = False) -> Any:
     return _cholesky(c, x, upper=upper)
 
 
-reads("linalg_cholesky_ex")(_with_info(_cholesky))
+@reads("linalg_cholesky_ex")
+def _cholesky_ex(c: Call, x: Value, *, upper: bool = False, check_errors: bool = False) -> Any:
+    """Return the factor, and of each matrix the first row whose minor is not positive definite, from 1 on, or 0."""
+    found = _cholesky(c, x, upper=upper)
+    rows = c.positions(x.shape[-1])
+    is_diagonal = ops.equal(c.reshaped(rows, (x.shape[-1], 1)), rows)
+    lacking = c.cast(ops.logical_and(ops.isnan(found), is_diagonal), "int32")
+    by_row = ops.reduce_max(lacking, axes=(x.rank - 1,), keepdims=False)
+    first = c.cast(ops.arg_max(by_row, axis=x.rank - 2, keepdims=False), "int32")
+    is_lacking = ops.reduce_max(by_row, axes=(x.rank - 2,), keepdims=False)
+    return [found, ops.mul(is_lacking, ops.add(first, c.number(1, "int32")))]
 
 
 def _product(c: Call, factor: Value, upper: bool) -> Value:

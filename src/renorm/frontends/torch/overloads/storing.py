@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from renorm import ops
-from renorm.core.dims import Dim
 from renorm.core.dtypes import is_float, numpy_dtype
 from renorm.core.errors import UnsupportedOp
 from renorm.core.shapes import normalize_axis
@@ -117,14 +116,14 @@ def _index_fill(c: Call, x: Value, dim: int, index: Value, value: Operand) -> An
 def _along(c: Call, x: Value, dim: int, index: Value, source: Value, reduction: str = "none") -> Value:
     """Return x with slices of source along an axis in the places that a vector of indices says."""
     source = c.reshaped(source, (1,)) if source.rank == 0 else source
+    return _stored(c, x, dim, _places(c, dim, index, source), source, reduction)
+
+
+def _places(c: Call, dim: int, index: Value, source: Value) -> Value:
+    """Return a vector of indices along an axis, one for each element of source."""
     axis = normalize_axis(dim, source.rank)
-    places = c.expanded(c.reshaped(index, _beside(source, axis, source.shape[axis])), source.shape)
-    return _stored(c, x, dim, places, source, reduction)
-
-
-def _beside(x: Value, axis: int, extent: Dim) -> tuple[Dim, ...]:
-    """Return the shape of a vector that lies along an axis of x."""
-    return tuple(extent if a == axis else 1 for a in range(x.rank))
+    beside = tuple(n if a == axis else 1 for a, n in enumerate(source.shape))
+    return c.expanded(c.reshaped(index, beside), source.shape)
 
 
 @reads("index_put", "_unsafe_index_put")
@@ -197,9 +196,8 @@ def _index_reduce(
     c: Call, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
 ) -> Any:
     held, source = (c.reshaped(v, v.shape or (1,)) for v in (x, source))
-    axis = normalize_axis(dim, held.rank)
-    places = c.expanded(c.reshaped(index, _beside(held, axis, source.shape[axis])), source.shape)
-    return c.reshaped(_scatter_reduce(c, held, axis, places, source, reduce, include_self=include_self), x.shape)
+    places = _places(c, dim, index, source)
+    return c.reshaped(_scatter_reduce(c, held, dim, places, source, reduce, include_self=include_self), x.shape)
 
 
 # --- bags -------------------------------------------------------------------------------------------------------------
@@ -218,15 +216,15 @@ def _embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Any:
-    """Sums, means or maxima of the rows of each bag, whose indices begin at its offset; those that say padding are left
-    out."""
-    (bags, width), n, dtype = c.shape, indices.shape[0], weight.dtype
-    begins = c.sliced(offsets, 0, 0, bags) if include_last_offset else offsets
-    is_behind = ops.greater_or_equal(c.cast(c.reshaped(c.positions(n), (n, 1)), begins.dtype), begins)
+    """Return sums, means or maxima of the rows of each bag, whose indices begin at its offset, but for those that say
+    padding. Where the last offset is an end, what is behind it is a bag that nobody asks for."""
+    (wanted, width), n, bags = c.shape, indices.shape[0], offsets.shape[0]
+    dtype = "float64" if weight.dtype == "float64" else "float32"  # in which PyTorch adds up
+    is_behind = ops.greater_or_equal(c.cast(c.reshaped(c.positions(n), (n, 1)), offsets.dtype), offsets)
     bag = ops.sub(ops.reduce_sum(c.cast(is_behind, "int64"), axes=(1,), keepdims=False), c.number(1, "int64"))
-    rows = ops.gather(weight, indices, axis=0)
+    rows = c.cast(ops.gather(weight, indices, axis=0), dtype)
     if per_sample_weights is not None:
-        rows = ops.mul(rows, c.reshaped(per_sample_weights, (n, 1)))
+        rows = ops.mul(rows, c.cast(c.reshaped(per_sample_weights, (n, 1)), dtype))
     kept = c.filled(True, "bool", (n, 1))
     if padding_idx is not None:
         padding = c.number(padding_idx + weight.shape[0] if padding_idx < 0 else padding_idx, indices.dtype)
@@ -239,4 +237,4 @@ def _embedding_bag(
         found = ops.div(found, ops.max([counts, c.number(1, dtype)]))
     if mode == 2:
         found = ops.where(ops.greater(counts, c.number(0, dtype)), found, c.number(0, dtype))
-    return [found, None, None, None]
+    return [c.cast(c.sliced(found, 0, 0, wanted), weight.dtype), None, None, None]
