@@ -46,8 +46,8 @@ def results(name: str, operands: Sequence[Any]) -> list[Any]:
 def _cond(condition: bool | Value, taken: Body, otherwise: Body, operands: Sequence[Any] = ()) -> list[Any]:
     if isinstance(condition, bool):
         return (taken if condition else otherwise)(*operands)
-    condition = ops.reshape(condition, np.zeros(0, np.int64))  # of one element
-    return [_either(condition, a, b) for a, b in zip(taken(*operands), otherwise(*operands), strict=True)]
+    truth = ops.reshape(condition, np.zeros(0, np.int64))  # of one element
+    return [_either(truth, a, b) for a, b in zip(taken(*operands), otherwise(*operands), strict=True)]
 
 
 def _either(condition: Value, a: Any, b: Any) -> Any:
