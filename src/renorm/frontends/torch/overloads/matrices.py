@@ -85,6 +85,8 @@ def _cholesky_of_either(c: Call, x: Value, upper: bool = False) -> Any:
 def _cholesky_ex(c: Call, x: Value, *, upper: bool = False, check_errors: bool = False) -> Any:
     """Return the factor, and of each matrix the first row whose minor is not positive definite, from 1 on, or 0."""
     found = _cholesky(c, x, upper=upper)
+    if 0 in x.shape:
+        return [found, c.filled(0, *c.type(1))]
     rows = c.positions(x.shape[-1])
     is_diagonal = ops.equal(c.reshaped(rows, (x.shape[-1], 1)), rows)
     lacking = c.cast(ops.logical_and(ops.isnan(found), is_diagonal), "int32")
