@@ -230,7 +230,7 @@ def test_calls_that_read_nothing_are_constants() -> None:
 
 
 def test_calls_of_other_libraries_are_not_run() -> None:
-    """What reads nothing may give something else each time, unless it is ATen's."""
+    """Refuse them: they may give something else each time, which a constant would not."""
     with torch.library._scoped_library("renorm_tests", "FRAGMENT") as library:
         library.define("drawn() -> Tensor")
         library.impl("drawn", lambda: torch.rand(3), "CompositeExplicitAutograd")

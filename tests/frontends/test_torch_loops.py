@@ -98,7 +98,7 @@ def _one_after_another(m: Any, x: torch.Tensor) -> Any:
 
 
 def _of_parts(m: Any, x: torch.Tensor) -> Any:
-    """What is read of a call of several results, in front of the loop and behind it."""
+    """Read results of one call in front of the loop and behind it."""
     values, places = x.topk(2, 1)
     n, h = while_loop(lambda n, h: h.sum() < 50, lambda n, h: (n + 1, h + values.abs().sum()), (zero(), x.abs()))
     return h, places, values + n

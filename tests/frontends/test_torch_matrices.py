@@ -107,7 +107,7 @@ def test_bags_of_rows() -> None:
 
 
 def test_bags_that_end_and_are_weighted() -> None:
-    """What is behind the last offset is in no bag; sums of 16 bits are float32."""
+    """Leave out what is behind the last offset; add up 16 bits in float32."""
     indices, ends, weights = torch.tensor([1, 5, 2, 2, 9, 0, 1, 3]), torch.tensor([0, 3, 3, 6]), drawn(8)
     bags: Any = torch.nn.EmbeddingBag(10, 3, mode="sum", include_last_offset=True)
     with torch.no_grad():

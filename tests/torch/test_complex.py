@@ -71,7 +71,7 @@ def test_in_and_out(dynamic: bool, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_long_transforms_stay_pytorchs(caplog: pytest.LogCaptureFixture) -> None:
-    """Which has the faster algorithm; what is computed of them are parts."""
+    """Leave them to PyTorch, which has the faster algorithm; compile what is computed of them."""
     module = Calls(lambda m, x: torch.fft.irfft(torch.fft.rfft(x) * torch.fft.rfft(x).conj()).relu() + 1)
     with caplog.at_level(logging.INFO, "renorm.torch"):
         run(module, (torch.randn(3, 16),))

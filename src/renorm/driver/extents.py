@@ -62,8 +62,8 @@ def _dims(group: Group) -> Iterator[Dim]:
 
 @dataclass(frozen=True)
 class Empty:
-    """What may be 0 where a kernel runs: symbols, and, where is_made, extents that are made of these alone. All others
-    are taken to be 1 at least, which whoever runs the kernel sees to."""
+    """Say what may be 0 where a kernel runs: symbols, and, where is_made, extents made of these alone. All others are
+    taken to be 1 at least, which whoever runs the kernel sees to."""
 
     symbols: frozenset[Symbol] = frozenset()
     is_made: bool = False

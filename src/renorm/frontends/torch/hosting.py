@@ -110,12 +110,11 @@ class _Cut(hosting.Cut[_Call]):
     def read(self, steps: Sequence[fx.Node], results: Sequence[fx.Node]) -> Outline:
         if any(v.deciding for v in self.inputs):
             raise UnsupportedOp("a number is an input beside loops that are steps", do="give torch.tensor of it")
-        names = self._names
-        made = self._of(self._calls, names, "")
+        made = self._of(self._calls, self._names, "")
         wanted = {id(c) for c in made if c.node in steps}
         producers = {out: c for c in made for out in c.output if out}
         return self.outline(
-            made, wanted, _Scope(producers, self._held, frozenset()), [(n.name, names[n]) for n in results]
+            made, wanted, _Scope(producers, self._held, frozenset()), [(n.name, self._names[n]) for n in results]
         )
 
     def _of(self, owner: fx.GraphModule, names: dict[fx.Node, str], place: str) -> list[_Call]:
@@ -158,7 +157,8 @@ class _Cut(hosting.Cut[_Call]):
     def begins(self, node: _Call) -> Sequence[_Call]:
         if overload(node.node) != "while_loop":
             return ()
-        given = node.operands([*node.node.args[2], *node.node.args[3]])  # type: ignore[misc]
+        args: Any = node.node.args
+        given = node.operands([*args[2], *args[3]])
         made, (self._conditions[id(node)],) = self._beside(node, 0, given, f"{node.name}.condition0")
         return made
 

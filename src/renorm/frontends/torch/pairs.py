@@ -29,7 +29,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Half:
-    """What PyTorch says of a part of a complex result."""
+    """Hold what PyTorch says of a part of a complex result."""
 
     dtype: torch.dtype
     shape: Sequence[Any]
