@@ -91,6 +91,27 @@ def test_a_slice_that_others_read_is_made_once() -> None:
     assert sorted(kernels(graph(build, (9, 11)))) == ["batch_norm_training", "exp", "slice"]
 
 
+def gradient(make: Callable[..., Value], *others: int) -> list[str]:
+    """Return the kernels of a batch norm's gradient of (dy, x) whose y, the result of a ReLU, is made of x, what
+    channels have, and other tensors of its shape."""
+
+    def build(dy: Value, x: Value, mean: Value, invstd: Value, *given: Value) -> Any:
+        return BatchNormGradient()(dy, x, None, mean, invstd, None, make(x, mean, *given))[:3]
+
+    shape = (9, 5)
+    return kernels(graph(build, shape, shape, (5,), (5,), *[shape] * len(others)))
+
+
+def test_a_gradient_computes_what_it_reads_fewer_bytes_for() -> None:
+    found = gradient(lambda x, mean: ops.relu(ops.sub(x, mean)))
+    assert found == ["fused_sub_relu_batch_norm_gradient"]
+
+
+def test_a_gradient_is_given_what_is_made_of_as_much() -> None:
+    assert len(gradient(lambda x, mean, z: ops.exp(z), 1)) == 2
+    assert len(gradient(lambda x, mean, z, w: ops.mul(z, w), 1, 1)) == 2
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_any_slices_of_any_norm(data: st.DataObject) -> None:

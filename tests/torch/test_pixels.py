@@ -112,13 +112,33 @@ def _image(order: Any = torch.channels_last, *shape: int) -> Tensor:
         (lambda x: x.cumsum(3), [_image()]),
         (lambda x, w: x * w, [_image(), torch.randn(5)]),  # of columns, and no channels
         (lambda x, w: x * w, [_image(), torch.randn(4, 1)]),
-        (lambda x, w: x * w, [_image(), torch.randn(2, 6, 1, 1)]),  # of channels of one image
+        (lambda x, w: x * w, [_image(), torch.randn(1, 1, 4, 5)]),  # of pixels of one image
         (lambda x: ATEN.softmax(x, 1, False), [_image()]),
     ],
-    ids=["first", "mostly first", "seen otherwise", "along a row", "columns", "lines", "gates", "softmax"],
+    ids=["first", "mostly first", "seen otherwise", "along a row", "columns", "lines", "pixels", "softmax"],
 )
 def test_others_are_left(f: Callable[..., Any], given: list[Tensor]) -> None:
     assert of_pixels(traced(f, *given)) is None
+
+
+def test_gates_are_read_by_the_rows_of_their_sample() -> None:
+    """Of each channel of a sample one number, and numbers computed of these and of channels."""
+    x, y, gate, channel = _image(), _image(), torch.randn(2, 6, 1, 1), torch.randn(1, 6, 1, 1)
+
+    def f(x: Tensor, y: Tensor, gate: Tensor, channel: Tensor) -> Tensor:
+        of_samples = (gate * channel).sigmoid().view(2, 6).view(2, 6, 1, 1)
+        return x * of_samples + y * (1 - gate)
+
+    made = of_pixels(traced(f, x, y, gate, channel))
+    assert made is not None
+    (found,) = run(made, rows(x), rows(y), gate.flatten(1), channel.flatten())
+    torch.testing.assert_close(found, rows(f(x, y, gate, channel)))
+
+
+def test_gates_of_other_samples_are_left() -> None:
+    assert (
+        of_pixels(traced(lambda x, w: x * w, _image(torch.channels_last, 1, 6, 4, 5), torch.randn(3, 6, 1, 1))) is None
+    )
 
 
 # --- convolutions -----------------------------------------------------------------------------------------------------

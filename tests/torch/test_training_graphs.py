@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,9 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 import torch
 from tests.torch.training_networks import ACTIVATIONS, CHANNELS, RANKS, SIZE, Block, Network, learned
 from torch import Tensor, fx, nn
-from torch._functorch import config
 
 import renorm
-from renorm.torch import compilations, convolution_layouts, training_graphs
+from renorm.torch import compilations, convolution_layouts, recomputation, training_graphs
 from renorm.torch.compilations import Compilation
 from renorm.torch.regions import regions
 
@@ -39,10 +37,9 @@ def begin_anew() -> None:
 
 
 @pytest.fixture
-def little_memory() -> Iterator[None]:
-    """With less than all that activations take."""
-    with config.patch(activation_memory_budget=0.5):
-        yield
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With small activations made again, too."""
+    monkeypatch.setattr(recomputation, "LEAST", 1)
 
 
 def told(caplog: pytest.LogCaptureFixture) -> str:
@@ -75,6 +72,14 @@ def agree(found: dict[str, Tensor], eager: dict[str, Tensor], exact: dict[str, T
         assert own <= 4 * other + least, f"{name}: {own}, and eager PyTorch {other}"
 
 
+def kept(run: Any, *given: Tensor) -> int:
+    """Return how many tensors as large as the first one the backward pass is given."""
+    packed = list[Tensor]()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
+        run(*given)
+    return len({t.untyped_storage().data_ptr() for t in packed if t.numel() >= given[0].numel()})
+
+
 def three(module: nn.Module, **how: Any) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
     """Return what is learned: compiled, eager, and in float64."""
     eager, exact = copy.deepcopy(module), copy.deepcopy(module).double()
@@ -95,6 +100,12 @@ def test_ten_steps_are_eagers(caplog: pytest.LogCaptureFixture) -> None:
         agree(*three(Network().train()))
     assert "7 of 7 norms" in told(caplog)  # PyTorch takes RMS norms apart
     assert "stay PyTorch's" not in told(caplog)
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last], ids=["first", "last"])
+def test_steps_with_all_made_again_that_can_be(order: torch.memory_format) -> None:
+    agree(*three(_in_order(Network().train(), order), order=order, steps=3))
 
 
 def test_channels_last() -> None:
@@ -211,11 +222,8 @@ def test_results_of_norms_are_not_kept(norm: str) -> None:
         "layer": lambda: nn.LayerNorm([*SIZE]),
     }[norm]()
     module = nn.Sequential(made, nn.SiLU())
-    x, packed = torch.randn(4, CHANNELS, *SIZE), list[int]()
-    run = torch.compile(module, backend="renorm")
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t.numel()) or t, lambda t: t):
-        run(x.requires_grad_())
-    assert sum(n >= x.numel() for n in packed) == 1
+    x = torch.randn(4, CHANNELS, *SIZE, requires_grad=True)
+    assert kept(torch.compile(module, backend="renorm"), x) == 1
 
 
 @pytest.mark.parametrize("kind", ["relu", "silu", "relu6", "hardswish", "elu", "mish"])
@@ -226,17 +234,40 @@ def test_activations_of_batch_norms_are_not_kept(kind: str, least: int, monkeypa
     monkeypatch.setattr(convolution_layouts, "LEAST", least)  # pixels from which images are channels_last
     convs = [nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1) for _ in range(2)]
     module = nn.Sequential(convs[0], nn.BatchNorm2d(CHANNELS), ACTIVATIONS[kind](), convs[1])
-    x, packed = torch.randn(4, CHANNELS, *SIZE), list[int]()
-    run = torch.compile(module, backend="renorm")
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t.numel()) or t, lambda t: t):
-        run(x.requires_grad_())
-    assert sum(n >= x.numel() for n in packed) == 2
+    x = torch.randn(4, CHANNELS, *SIZE, requires_grad=True)
+    assert kept(torch.compile(module, backend="renorm"), x) == 2
 
 
 @pytest.mark.parametrize("kind", ["relu", "silu", "hardswish"])
 @pytest.mark.usefixtures("little_memory")
 def test_activations_are_made_again(kind: str) -> None:
     agree(*three(_After(Block(nn.BatchNorm2d(CHANNELS), nn.BatchNorm2d(CHANNELS), kind)).train(), steps=3))
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("blocks", [1, 2, 3, 4])
+def test_of_a_chain_of_sums_every_other_one_is_kept(blocks: int) -> None:
+    """Of each block what its norms read; u, relu(norm(x) + u) and so on are made again of x and the sum before."""
+    inner = [Block(nn.BatchNorm2d(CHANNELS), nn.BatchNorm2d(CHANNELS)) for _ in range(blocks)]
+    module = nn.Sequential(*inner, nn.Conv2d(CHANNELS, CHANNELS, 1))
+    x = torch.randn(4, CHANNELS, *SIZE, requires_grad=True)
+    assert kept(torch.compile(module.train(), backend="renorm"), x) == 1 + 2 * blocks + blocks // 2
+    agree(*three(_After(module).train(), steps=2))
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_what_products_read_of_a_layer_norm_is_made_again() -> None:
+    module = nn.Sequential(nn.LayerNorm(CHANNELS), nn.Linear(CHANNELS, CHANNELS), nn.GELU(), nn.Linear(CHANNELS, 1))
+    x = torch.randn(5, 60, CHANNELS, requires_grad=True)
+    assert kept(torch.compile(module.train(), backend="renorm"), x) == 2  # x, and what GELU reads
+
+
+def test_small_activations_are_kept() -> None:
+    """A call takes longer than moving them."""
+    module = nn.Sequential(nn.Conv2d(CHANNELS, CHANNELS, 1), nn.BatchNorm2d(CHANNELS), nn.ReLU())
+    module.append(nn.Conv2d(CHANNELS, CHANNELS, 1))
+    x = torch.randn(4, CHANNELS, *SIZE, requires_grad=True)
+    assert kept(torch.compile(module.train(), backend="renorm"), x) == 3
 
 
 @pytest.mark.usefixtures("little_memory")
@@ -400,8 +431,10 @@ def drawn(seed: int) -> tuple[fx.GraphModule, set[fx.Node]]:
 def test_regions_can_run_one_after_the_other(seed: int) -> None:
     calls, may = drawn(seed)
     singles = {n for i, n in enumerate(calls.graph.nodes) if i % 3 == seed % 2}
-    found = regions(calls, may.__contains__, singles.__contains__)
+    late = {n for i, n in enumerate(calls.graph.nodes) if i % 4 == seed % 5}
+    found = regions(calls, may.__contains__, singles.__contains__, late.__contains__)
     assert all(len(singles.intersection(region)) < 2 for region in found)
+    assert all(len(region) == 1 or region[-1] not in late for region in found)  # nothing of theirs read them
     of = {n: i for i, region in enumerate(found) for n in region}
     assert of.keys() == may
     ready, waiting = set[fx.Node](), list(calls.graph.nodes)

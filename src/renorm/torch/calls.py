@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch.fx.node import map_arg
 
 from renorm.frontends.torch.reader import overload
@@ -46,6 +46,37 @@ def is_pointwise(node: fx.Node) -> bool:
 def is_random(node: fx.Node) -> bool:
     """Return whether a call draws numbers: made twice, or of a part, it gives others."""
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def results_of(node: fx.Node) -> list[Any]:
+    """Return what PyTorch says of the results of a node."""
+    held = node.meta.get("val")
+    return list(held) if isinstance(held, (list, tuple)) else [held]
+
+
+def elements(node: fx.Node, unknown: int = 0) -> int:
+    """Return how many elements the largest result has; of open extents at their hints, and `unknown` without."""
+    found = 0
+    for x in results_of(node):
+        if isinstance(x, Tensor):
+            n = x.numel()
+            found = max(found, n if isinstance(n, int) else n.node.hint or unknown)
+    return found
+
+
+def is_view(node: fx.Node) -> bool:
+    """Return whether a call gives memory of what it reads."""
+    if overload(node) == "getitem":
+        return is_view(node.all_input_nodes[0])
+    schema = node.target._schema if isinstance(node.target, torch._ops.OpOverload) else None
+    return schema is not None and not schema.is_mutable and any(r.alias_info for r in schema.returns)
+
+
+def owner(node: fx.Node) -> fx.Node:
+    """Return whose memory a view is of."""
+    while is_view(node):
+        node = node.all_input_nodes[0]
+    return node
 
 
 def forward_part(joint: fx.GraphModule, outputs: int) -> dict[fx.Node, None]:

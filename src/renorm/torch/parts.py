@@ -33,12 +33,13 @@ from renorm.frontends.torch.reader import Reader, overload, stated
 from renorm.runtime.module import Module
 from renorm.torch import caching_allocator
 from renorm.torch.arrays import CHANNELS_LAST, Order, tensor_of
-from renorm.torch.calls import RECOMPUTED
+from renorm.torch.calls import RECOMPUTED, is_view, results_of
 from renorm.torch.compilations import AnyModule, Compilation, compilation
 from renorm.torch.gpus import gpu_of, is_on_host
 from renorm.torch.kernels import run_at, run_on, team
 from renorm.torch.pixels import of_pixels
 from renorm.torch.regions import regions
+from renorm.torch.slices_of_images import FOR_NORMS
 from renorm.training.kernels import Gpu
 
 LOG = logging.getLogger("renorm.torch")
@@ -52,27 +53,13 @@ def calls_of(graph: fx.GraphModule) -> list[fx.Node]:
     return [n for n in graph.graph.nodes if n.op == "call_function"]
 
 
-def results_of(node: fx.Node) -> list[Any]:
-    """Return what PyTorch says of the results of a node."""
-    held = node.meta.get("val")
-    return list(held) if isinstance(held, (list, tuple)) else [held]
-
-
-def _is_view(node: fx.Node) -> bool:
-    """Return whether a call gives memory of what it reads."""
-    if overload(node) == "getitem":
-        return _is_view(node.all_input_nodes[0])
-    schema = node.target._schema if isinstance(node.target, torch._ops.OpOverload) else None
-    return schema is not None and not schema.is_mutable and any(r.alias_info for r in schema.returns)
-
-
 def _shared_results(calls: fx.GraphModule) -> set[fx.Node]:
     """Return the calls by which results lie in memory of an input, or of another result: who compiled the graph goes by
     their strides and offsets to make them again."""
     chains = defaultdict[fx.Node, list[list[fx.Node]]](list)
     for node in dict.fromkeys(calls.graph.output_node().all_input_nodes):
         chain = list[fx.Node]()
-        while _is_view(node):
+        while is_view(node):
             chain.append(node)
             node = node.all_input_nodes[0]
         chains[node].append(chain)
@@ -177,7 +164,7 @@ def cut(
         partitioner = CapabilityBasedPartitioner(calls, supported, allows_single_node_partition=True)
         members = [[*p.nodes] for p in partitioner.propose_partitions()]
     else:
-        found = regions(calls, lambda n: supported.is_node_supported({}, n), is_single)
+        found = regions(calls, lambda n: supported.is_node_supported({}, n), is_single, lambda n: FOR_NORMS in n.meta)
         members = [r for r in found if is_worth(r)]
     made = fuse_by_partitions(calls, [dict.fromkeys(nodes) for nodes in members])
     (end,) = (n for n in made.graph.nodes if n.op == "output")
@@ -187,7 +174,7 @@ def cut(
     for part in parts:
         names = [a.name if isinstance(a, fx.Node) else "" for a in part.args]
         own = getattr(made, str(part.target))
-        runs_alone = len(parts) == 1 and all(map(_is_view, calls_of(made)))
+        runs_alone = len(parts) == 1 and all(map(is_view, calls_of(made)))
         setattr(made, str(part.target), Part(own, [constants.get(n) for n in names], extents, options, gpu, runs_alone))
     made.recompile()
     return made, [getattr(made, str(part.target)) for part in parts]

@@ -1,6 +1,7 @@
 """Parts of images that are channels_last, on rows of pixels, which is how such images lie in memory.
 
     x [N, C, *S], in memory [N, *S, C] -> [N * S, C];  what a channel has, [C, 1, 1] or [1, C, 1, 1] -> [C]
+    what a channel of a sample has, [N, C, 1, 1] -> [N, C], of which each of the sample's rows reads one
 
 Calls that compute each element alone, and batch norms, whose statistics are of axis 1, give the same on both. Group
 norms are told how many samples there are; renorm's readers take rows of them (`frontends/torch/overloads/norms.py`).
@@ -8,14 +9,18 @@ norms are told how many samples there are; renorm's readers take rows of them (`
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from renorm.frontends.torch.pairs import is_complex
 from renorm.frontends.torch.reader import overload
 from renorm.torch.calls import is_batch_norm, is_group_norm, is_pointwise
 
+_ATEN = torch.ops.aten
 _COPIES = ("detach", "alias", "clone", "_to_copy")
 _VIEWS = ("view", "_unsafe_view", "reshape")
 
@@ -25,7 +30,7 @@ def of_pixels(calls: fx.Graph) -> fx.Graph | None:
     most of what the part reads is not channels_last, extents are open or zero, elements are complex, whose parts would
     be one more axis, or a call looks at more than a pixel."""
     given = [x for n in calls.nodes if n.op == "placeholder" and isinstance(x := n.meta.get("val"), Tensor)]
-    rows = _Rows(max((x.dim() for x in given), default=0))
+    rows = _Rows(max(given, key=lambda x: (x.dim(), x.numel()), default=Tensor()))
     if rows.rank not in (4, 5) or any(is_complex(n.meta.get("val")) for n in calls.nodes):
         return None
     if not all(isinstance(n, int) and n > 0 for x in given for n in x.shape):
@@ -41,20 +46,21 @@ def of_pixels(calls: fx.Graph) -> fx.Graph | None:
         if rows.is_nothing(node):
             of[node] = of[node.all_input_nodes[0]]
             continue
-        of[node] = made.node_copy(node, of.__getitem__)
+        of[node] = made.node_copy(node, rows.reading(node, of, made))
         of[node].kwargs = {k: v for k, v in of[node].kwargs.items() if k != "memory_format"}
         of[node].meta["val"] = rows.of(node.meta.get("val"))
     return made
 
 
 class _Rows:
-    """Give rows of pixels for the images of a part, which are of one rank."""
+    """Give rows of pixels for the images of a part, which are of one rank. largest: of what it reads."""
 
-    def __init__(self, rank: int):
-        self.rank = rank
+    def __init__(self, largest: Tensor):
+        self.rank, self._pixels = largest.dim(), prod(largest.shape[2:])
 
     def has_pixels(self, x: Any) -> bool:
-        return isinstance(x, Tensor) and x.dim() == self.rank and not self.is_of_channels(x)
+        is_image = isinstance(x, Tensor) and x.dim() == self.rank
+        return is_image and not self.is_of_channels(x) and not self._is_of_samples(x)
 
     def is_of_channels(self, x: Any) -> bool:
         """Return whether each channel has one number: [C, 1, 1], [1, C, 1, 1]."""
@@ -62,8 +68,13 @@ class _Rows:
             return False
         return all(n == 1 for n in (*x.shape[: 1 - self.rank], *x.shape[2 - self.rank :]))
 
+    def _is_of_samples(self, x: Any) -> bool:
+        """Return whether each channel of a sample has one number, and more than one pixel."""
+        is_like_images = isinstance(x, Tensor) and x.dim() == self.rank and x.shape[0] > 1
+        return is_like_images and self._pixels > 1 and all(n == 1 for n in x.shape[2:])
+
     def _is_of_images(self, x: Any) -> bool:
-        return self.has_pixels(x) or self.is_of_channels(x)
+        return self.has_pixels(x) or self.is_of_channels(x) or self._is_of_samples(x)
 
     def of(self, held: Any) -> Any:
         """Return what PyTorch says of a result, on rows."""
@@ -71,6 +82,8 @@ class _Rows:
             return tuple(map(self.of, held))
         if self.has_pixels(held):
             return held.movedim(1, -1).flatten(0, -2)
+        if self._is_of_samples(held):
+            return held.flatten(1)
         return held.reshape(-1) if self.is_of_channels(held) else held
 
     def may_run(self, node: fx.Node) -> bool:
@@ -88,13 +101,39 @@ class _Rows:
         if not (is_pointwise(node) or name in _COPIES or not given):
             return False
         if isinstance(held, Tensor) and self.has_pixels(held):
-            return bool(given) and all(x.shape == held.shape or self.is_of_channels(x) for x in given)
-        return len({self.is_of_channels(x) for x in (*given, held)}) == 1
+            return bool(given) and all(x.shape == held.shape or self._is_read_by_rows(x, held) for x in given)
+        if isinstance(held, Tensor) and self._is_of_samples(held):
+            return all(x.shape == held.shape or self.is_of_channels(x) for x in given)
+        return len({self.is_of_channels(x) for x in (*given, held)}) == 1 and not any(map(self._is_of_samples, given))
+
+    def _is_read_by_rows(self, x: Tensor, image: Tensor) -> bool:
+        return self.is_of_channels(x) or (self._is_of_samples(x) and x.shape[:2] == image.shape[:2])
 
     def is_nothing(self, node: fx.Node) -> bool:
-        """Return whether a call only has the numbers of channels stand along another axis."""
+        """Return whether a call only has the numbers of channels, or of those of samples, stand along other axes."""
         if overload(node).partition(".")[0] not in _VIEWS:
             return False
-        given = node.all_input_nodes[0].meta.get("val")
-        both = (given, node.meta["val"])
-        return all(isinstance(x, Tensor) and (x.dim() == 1 or self.is_of_channels(x)) for x in both)
+        both = [x for x in (node.all_input_nodes[0].meta.get("val"), node.meta["val"]) if isinstance(x, Tensor)]
+        if all(x.dim() == 1 or self.is_of_channels(x) for x in both):
+            return True
+        return both[0].shape[:2] == both[1].shape[:2] and all(x.dim() == 2 or self._is_of_samples(x) for x in both)
+
+    def reading(self, node: fx.Node, of: Mapping[fx.Node, fx.Node], graph: fx.Graph) -> Callable[[fx.Node], fx.Node]:
+        """Return what a call reads in place of each operand: of a sample's numbers its rows', where it gives rows."""
+        held = node.meta.get("val")
+
+        def read(x: fx.Node) -> fx.Node:
+            if not (self.has_pixels(held) and self._is_of_samples(x.meta.get("val"))):
+                return of[x]
+            batch, channels = x.meta["val"].shape[:2]
+            found = of[x]
+            for target, shape in (
+                (_ATEN.view.default, [batch, 1, channels]),
+                (_ATEN.expand.default, [batch, self._pixels, channels]),
+                (_ATEN.reshape.default, [batch * self._pixels, channels]),
+            ):
+                given, found = found.meta["val"], graph.call_function(target, (found, shape))
+                found.meta["val"] = target(given, shape)
+            return found
+
+        return read

@@ -1,61 +1,159 @@
-"""Keep inputs and statistics of norms for the backward pass, which their own gradients read, and not their results.
-
-A call that reads a norm's result element by element reads the input in its place, and computes the result on the way:
-as many bytes are moved, and fewer kept. The activation of a batch norm, which a convolution's gradient reads, may be
-made once more in front of that: an image is read and written, and one less is kept.
+"""Keep for the backward pass what calls need of each other's, and make the rest again from that, element by element.
 
     y = norm(x), z = silu(y); in the backward pass silu'(y) -> silu'((x - mean) * invstd * scale + bias)
     w' = convolution_backward(dy, z, w) -> convolution_backward(dy, silu((x - mean) * invstd * scale + bias), w)
+    v = relu(norm(x) + u), u kept: v -> relu((x - mean) * invstd * scale + bias + u)
+
+Of a norm its input and statistics are kept, which its own gradient reads. A call that computes elements of the norm's
+result reads the input in its place: as many bytes are moved, and fewer kept. What another call reads, a convolution's
+gradient say, is made in front of it: one or two images are read and one is written, and one less is kept. Slices that
+norms read where they lie, and copies of what is kept, are always made again.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from renorm.frontends.torch.reader import overload
-from renorm.torch.calls import BATCH_NORMS, Calls, is_batch_norm, is_norm, is_pointwise, is_random, readers_behind
+from renorm.torch.calls import (
+    BATCH_NORMS,
+    Calls,
+    elements,
+    is_norm,
+    is_pointwise,
+    is_random,
+    is_view,
+    owner,
+    readers_behind,
+)
+from renorm.torch.slices_of_images import FOR_NORMS
 
 _ATEN = torch.ops.aten
+_COPY = "clone.default"
+MOST = 2  # images that one is made again of: of a chain of residual sums every other one is kept
+LEAST = 1 << 18  # elements of what is made again in a kernel of its own: a call takes as long as moving these
+_MOVES = (_COPY, "_to_copy.default", "cat.default")
 
 
-def keep_inputs_of_norms(joint: fx.GraphModule, forward: Mapping[fx.Node, None], keeps_activations: bool) -> None:
-    """Have the backward part of a joint graph read no results of norms, and if wanted no activations of batch norms.
-    forward: the other part."""
-    places = {n: i for i, n in enumerate(joint.graph.nodes)}
-    for norm in [n for n in forward if is_norm(n)]:
+def keep_what_is_needed(joint: fx.GraphModule, forward: Mapping[fx.Node, None]) -> None:
+    """Have the backward part of a joint graph read nothing that can be made again of what is kept. forward: the other
+    part."""
+    for norm in filter(is_norm, forward):
         _widen(norm)
-        for y in [u for u in norm.users if overload(u) == "getitem" and u.args[1] == 0]:
-            behind = readers_behind(y, forward, places)
-            if all(map(is_pointwise, behind)):
-                _make_again(joint.graph, norm, y, y, behind)
-            z = _activation(y, forward) if is_batch_norm(norm) and not keeps_activations else None
-            if z is not None:
-                _make_again(joint.graph, norm, y, z, readers_behind(z, forward, places))
+    kept = _Kept(forward, _places(joint.graph))
+    for node in reversed([*forward]):  # who reads a value comes first: what that is made of may be made again, too
+        behind = [] if kept.is_kept(node) else readers_behind(node, forward, _places(joint.graph))
+        together = list[fx.Node]()
+        for user in behind:
+            if is_pointwise(user) and len(kept.images(node) or ()) <= 1:  # in its own kernel, for an image an image
+                user.replace_input_with(node, _made_again(joint.graph, node, user))
+            else:
+                together.append(user)
+        made = _made_again(joint.graph, node, together[0]) if together else node
+        for user in together:
+            user.replace_input_with(node, made)
 
 
-def _make_again(graph: fx.Graph, norm: fx.Node, y: fx.Node, value: fx.Node, behind: Sequence[fx.Node]) -> None:
-    """Have calls read what is made in front of them of a norm's input. value: y, its result, or an activation of y."""
-    made = _again(graph, norm, y, behind[0]) if behind else None
-    if made is None:
-        return
-    if value is not y:
-        made = Calls(graph, behind[0], value)(value.target, made, *value.args[1:], **value.kwargs)
-    for user in behind:
-        user.replace_input_with(value, made)
+def _places(graph: fx.Graph) -> dict[fx.Node, int]:
+    return {n: i for i, n in enumerate(graph.nodes)}
 
 
-def _activation(y: fx.Node, forward: Container[fx.Node]) -> fx.Node | None:
-    """Return the one call of the forward part that reads a norm's result, where it computes each element of it, and
-    nobody is given what it makes."""
-    users = [u for u in y.users if u in forward]
-    if len(users) != 1 or not is_pointwise(users[0]) or users[0].all_input_nodes != [y]:
-        return None
-    return None if is_random(users[0]) or any(u.op == "output" for u in users[0].users) else users[0]
+class _Kept:
+    """Which values of the forward part are kept, decided in its order; all others can be made again of these."""
+
+    def __init__(self, forward: Mapping[fx.Node, None], places: Mapping[fx.Node, int]):
+        self._owners = set[fx.Node]()  # whose memory is kept
+        for node in forward:
+            behind = readers_behind(node, forward, places)
+            if behind and (node.op == "placeholder" or not self._is_made_again(node, behind)):
+                self._owners.add(owner(node))
+
+    def is_kept(self, node: fx.Node) -> bool:
+        return node.op == "placeholder" or (owner(node) in self._owners and FOR_NORMS not in node.meta)
+
+    def _is_made_again(self, v: fx.Node, behind: Sequence[fx.Node]) -> bool:
+        """Return whether the memory of a value that the backward part reads is not kept for that."""
+        if owner(v) in self._owners or (images := self.images(v)) is None:
+            return False
+        in_kernels = overload(v) == "getitem" and all(map(is_pointwise, behind))
+        is_worth = len(images) <= MOST and elements(v) >= LEAST
+        return in_kernels or is_worth or (overload(v) == _COPY and len(images) == 1)
+
+    def images(self, v: fx.Node) -> set[fx.Node] | None:
+        """Return what is kept, of about its size, that a value can be made again of; None where it cannot."""
+        waiting, seen, images = [v], set[fx.Node](), set[fx.Node]()
+        while waiting:
+            node = waiting.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            is_large = 2 * elements(node) > elements(v)
+            if owner(node) in self._owners:
+                images |= {owner(node)} if is_large else set()
+            elif node.op == "placeholder":
+                if is_large or any(overload(u) == "copy_.default" for u in node.users):
+                    return None  # an input that is not kept, or has another value by then
+            elif (operands := _operands(node)) and not any(u.op == "output" for u in node.users):
+                waiting += operands
+            else:
+                return None
+        return images
+
+
+def _operands(node: fx.Node) -> Sequence[fx.Node]:
+    """Return what a value is made again of, element by element: of a norm's result its input and parameters."""
+    if overload(node) == "getitem" and is_norm(norm := node.all_input_nodes[0]):
+        found = _normalization(norm) if node.args[1] == 0 else None
+        return [n for n in found or () if isinstance(n, fx.Node)]
+    is_of_elements = is_pointwise(node) or is_view(node) or overload(node) in _MOVES
+    return [] if is_random(node) or not is_of_elements else node.all_input_nodes
+
+
+def _normalization(norm: fx.Node) -> tuple[Any, Any, Any] | None:
+    """Return the input, scale and bias of a norm that can be made again of its statistics."""
+    name, given = overload(norm).removesuffix(".default"), [*norm.args]
+    x: Any = given[0]
+    if name == "native_layer_norm":
+        return x, given[2], given[3]
+    is_of_channels = name in BATCH_NORMS or name == "native_group_norm"
+    return (x, given[1], given[2]) if is_of_channels and x.meta["val"].dim() > 1 else None
+
+
+def _made_again(graph: fx.Graph, v: fx.Node, before: fx.Node) -> fx.Node:
+    """Return what gives a value again in front of a node, of what it was made of."""
+    call = Calls(graph, before, v)
+    if overload(v) == "getitem" and is_norm(norm := v.all_input_nodes[0]):
+        return _normalized(graph, call, norm, v.meta["val"].dtype)
+    made = call(v.target, *v.args, **v.kwargs)
+    made.meta |= {k: x for k, x in v.meta.items() if k == FOR_NORMS}
+    return made
+
+
+def _normalized(graph: fx.Graph, call: Calls, norm: fx.Node, dtype: torch.dtype) -> fx.Node:
+    """Return the result of a norm, made of its input and its statistics."""
+    found, given = _normalization(norm), list[Any](norm.args)
+    assert found is not None
+    x, scale, bias = found
+    held, around = x.meta["val"], [-1, *[1] * (x.meta["val"].dim() - 2)]
+    if overload(norm) == "native_layer_norm.default":
+        mean, invstd, around = _result(graph, norm, 1), _result(graph, norm, 2), given[1]
+    elif overload(norm) == "native_group_norm.default":
+        batch, channels, groups = given[3], given[4], given[6]
+        mean, invstd = (_of_channels(graph, call, norm, i, batch, channels, groups, around) for i in (1, 2))
+    else:
+        mean, invstd = (call(_ATEN.view.default, _result(graph, norm, i), around) for i in (1, 2))
+    wide = torch.float64 if held.dtype is torch.float64 else torch.float32
+    made = x if held.dtype is wide else call(_ATEN._to_copy.default, x, dtype=wide)
+    made = call(_ATEN.mul.Tensor, call(_ATEN.sub.Tensor, made, mean), invstd)
+    for target, parameter in ((_ATEN.mul.Tensor, scale), (_ATEN.add.Tensor, bias)):
+        if parameter is not None:
+            made = call(target, made, call(_ATEN.view.default, parameter, around))
+    return made if dtype is made.meta["val"].dtype else call(_ATEN._to_copy.default, made, dtype=dtype)
 
 
 def _widen(norm: fx.Node) -> None:
@@ -75,35 +173,6 @@ def _widen(norm: fx.Node) -> None:
             user.meta["val"] = results[index]
 
 
-def _again(graph: fx.Graph, norm: fx.Node, y: fx.Node, before: fx.Node) -> fx.Node | None:
-    """Return y of a norm, made of its input and its statistics in front of a node; None for a norm of another kind."""
-    call, name = Calls(graph, before, norm), overload(norm).removesuffix(".default")
-    x, of = norm.args[0], y.meta["val"]
-    held = x.meta["val"] if isinstance(x, fx.Node) else None
-    if not isinstance(held, Tensor) or not isinstance(of, Tensor):
-        return None
-    if name in BATCH_NORMS and held.dim() > 1:
-        scale, bias, around = norm.args[1], norm.args[2], [-1, *[1] * (held.dim() - 2)]
-        mean, invstd = (_on(graph, call, norm, i, around) for i in (1, 2))
-    elif name == "native_layer_norm":
-        _, shape, scale, bias, _ = norm.args
-        mean, invstd, around = _result(graph, norm, 1), _result(graph, norm, 2), shape
-    elif name == "native_group_norm":
-        given: Any = norm.args
-        _, scale, bias, batch, channels, _, groups, _ = given
-        around = [-1, *[1] * (held.dim() - 2)]
-        mean, invstd = (_of_channels(graph, call, norm, i, batch, channels, groups, around) for i in (1, 2))
-    else:
-        return None
-    wide = torch.float64 if held.dtype is torch.float64 else torch.float32
-    made = x if held.dtype is wide else call(_ATEN._to_copy.default, x, dtype=wide)
-    made = call(_ATEN.mul.Tensor, call(_ATEN.sub.Tensor, made, mean), invstd)
-    for target, parameter in ((_ATEN.mul.Tensor, scale), (_ATEN.add.Tensor, bias)):
-        if parameter is not None:
-            made = call(target, made, call(_ATEN.view.default, parameter, around))
-    return made if of.dtype is made.meta["val"].dtype else call(_ATEN._to_copy.default, made, dtype=of.dtype)
-
-
 def _result(graph: fx.Graph, norm: fx.Node, index: int) -> fx.Node:
     """Return a result of a node."""
     for user in norm.users:
@@ -116,14 +185,12 @@ def _result(graph: fx.Graph, norm: fx.Node, index: int) -> fx.Node:
     return made
 
 
-def _on(graph: fx.Graph, call: Calls, norm: fx.Node, index: int, around: Sequence[int]) -> fx.Node:
-    return call(_ATEN.view.default, _result(graph, norm, index), around)
-
-
 def _of_channels(
     graph: fx.Graph, call: Calls, norm: fx.Node, index: int, batch: Any, channels: Any, groups: int, around: Any
 ) -> fx.Node:
     """Return a statistic of groups [N, G] as one of channels [N, C, 1, ..]."""
+    if groups == channels:
+        return call(_ATEN.view.default, _result(graph, norm, index), [batch, channels, *around[1:]])
     of_groups = call(_ATEN.view.default, _result(graph, norm, index), [batch, groups, 1])
     spread = call(_ATEN.expand.default, of_groups, [batch, groups, channels // groups])
     return call(_ATEN.reshape.default, spread, [batch, channels, *around[1:]])

@@ -1,14 +1,13 @@
-"""Slices of channels, which norms read where they lie, and copies: neither is kept for the backward pass.
+"""Slices of channels, which norms read where they lie, and which are not kept for the backward pass.
 
     split(x, [a, b], 1) -> slice(x, 1, 0, a), slice(x, 1, a, a + b), where a norm reads one
     slice(f(u, v)) -> f(slice(u), slice(v)), f pointwise: the gradient of what follows norms that stand side by side
 
-What the backward part reads of such a slice, or of a copy of what is kept anyway, is made again there.
+What the backward part reads of such a slice is made again there (`recomputation.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -17,13 +16,12 @@ from torch import Tensor, fx
 from torch.fx.node import map_arg
 
 from renorm.frontends.torch.reader import overload
-from renorm.torch.calls import Calls, is_norm, is_pointwise, is_random, readers_behind
+from renorm.torch.calls import Calls, is_norm, is_pointwise, is_random
 
 FOR_NORMS = "renorm_for_norms"  # in what is known of slices that norms read
 _SLICE = torch.ops.aten.slice.Tensor
 _SPLITS = ("split_with_sizes.default", "split.Tensor")
 _COPY = "clone.default"
-_VIEWS = {"slice.Tensor", *_SPLITS, "view.default", "permute.default", "transpose.int", "t.default"}
 
 
 def slice_for_norms(joint: fx.GraphModule) -> None:
@@ -36,37 +34,6 @@ def slice_for_norms(joint: fx.GraphModule) -> None:
     for node in reversed([n for n in joint.graph.nodes if is_pointwise(n)]):
         if all(map(_takes_channels, node.users)) and any(FOR_NORMS in u.meta for u in node.users):
             _slice_operands(joint.graph, node)
-
-
-def make_copies_again(joint: fx.GraphModule, forward: Mapping[fx.Node, None]) -> None:
-    """Have the backward part make slices for norms again, and copies of what is kept anyway. forward: the other part.
-    Copies of inputs stay what they are: the forward part may write to an input afterwards."""
-    places = {n: i for i, n in enumerate(joint.graph.nodes)}
-    behind = {n: found for n in forward if (found := readers_behind(n, forward, places))}
-    kept = {_owner(n) for n in behind if overload(n) != _COPY}
-    for node, readers in behind.items():
-        owner = _owner(node.all_input_nodes[0]) if overload(node) == _COPY else None
-        if FOR_NORMS in node.meta or (owner in kept and owner.op != "placeholder"):
-            made = _again(joint.graph, node, readers[0])
-            for reader in readers:
-                reader.replace_input_with(node, made)
-
-
-def _again(graph: fx.Graph, node: fx.Node, before: fx.Node) -> fx.Node:
-    """Return what a slice or a copy gives, made in front of another node."""
-    if FOR_NORMS not in node.meta and overload(node) != _COPY:
-        return node
-    given: Any = node.args
-    made = Calls(graph, before, node)(node.target, _again(graph, given[0], before), *given[1:], **node.kwargs)
-    made.meta |= {k: v for k, v in node.meta.items() if k == FOR_NORMS}
-    return made
-
-
-def _owner(node: fx.Node) -> fx.Node:
-    """Return whose memory a view is of."""
-    while overload(node) in _VIEWS or (overload(node) == "getitem" and overload(node.all_input_nodes[0]) in _SPLITS):
-        node = node.all_input_nodes[0]
-    return node
 
 
 def _axis(node: fx.Node) -> int | None:

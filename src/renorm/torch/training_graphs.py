@@ -11,16 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, fx
-from torch._functorch import config
 from torch._functorch.partitioners import default_partition
 
 from renorm.frontends.torch.reader import overload
 from renorm.torch import parts
-from renorm.torch.calls import forward_part, is_norm, is_pointwise
+from renorm.torch.calls import RECOMPUTED, elements, forward_part, is_norm, is_pointwise, results_of
 from renorm.torch.convolution_layouts import put_channels_last
-from renorm.torch.parts import LOG, calls_of, results_of
-from renorm.torch.recomputation import keep_inputs_of_norms
-from renorm.torch.slices_of_images import FOR_NORMS, make_copies_again, slice_for_norms
+from renorm.torch.parts import LOG, calls_of
+from renorm.torch.recomputation import keep_what_is_needed
+from renorm.torch.slices_of_images import FOR_NORMS, slice_for_norms
 
 LEAST = 4096  # elements of a result that a part is made for
 _MOVES = {"view", "_unsafe_view", "reshape", "detach", "alias", "_to_copy", "expand"}
@@ -36,22 +35,11 @@ def partition(joint: fx.GraphModule, inputs: Any, **stated: Any) -> tuple[fx.Gra
     slice_for_norms(joint)
     joint.graph.eliminate_dead_code()
     forward = forward_part(joint, stated["num_fwd_outputs"])
-    make_copies_again(joint, forward)
-    keep_inputs_of_norms(joint, forward, config.activation_memory_budget >= 1)
+    keep_what_is_needed(joint, forward)
     joint.graph.eliminate_dead_code()
     joint.graph.lint()
     joint.recompile()
     return default_partition(joint, inputs, **stated)
-
-
-def _size(node: fx.Node) -> int:
-    """Return how many elements the largest result has; of open extents at their hints."""
-    found = 0
-    for x in results_of(node):
-        if isinstance(x, Tensor):
-            n = x.numel()
-            found = max(found, n if isinstance(n, int) else n.node.hint or LEAST)
-    return found
 
 
 def _is_wanted(node: fx.Node) -> bool:
@@ -59,9 +47,10 @@ def _is_wanted(node: fx.Node) -> bool:
     if is_norm(node):
         return True
     is_around = is_pointwise(node) or overload(node).partition(".")[0] in _MOVES or FOR_NORMS in node.meta
-    is_around = is_around or (overload(node) == "cat.default" and any(map(_is_of_norm, node.all_input_nodes)))
+    if overload(node) == "cat.default":
+        is_around = RECOMPUTED in node.meta or any(map(_is_of_norm, node.all_input_nodes))
     floats = all(x.is_floating_point() for x in results_of(node) if isinstance(x, Tensor))
-    return is_around and floats and _size(node) >= LEAST
+    return is_around and floats and elements(node, LEAST) >= LEAST
 
 
 def _is_of_norm(node: fx.Node) -> bool:

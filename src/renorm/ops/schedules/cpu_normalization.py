@@ -39,6 +39,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     columns = Columns.of(out, slices, target) if slices.run_across_memory else None
     if columns is not None and not columns.keeps:
         reused = []
+    reused += [t for t in chain if t in outs and t.shape == out.shape and t is not out]  # results that elements read
     nesting.inline(s, outs, keep=[*reused, *(t for t in structure.stages(outs) if structure.is_statistic(t))])
     if columns is not None:
         loop = columns.schedule(s, chain, reused)
@@ -95,7 +96,9 @@ def _rows(
     cpu_injective.store(s, out, max(1, min(_joint(s, out), len(inside))), structure.lanes_of(out, target))
     loop = _vectors_inside(s, out, inside, target) or across
     for t in reused:
-        _vectors_inside(s, t, [a for a, k in zip(s[t].op.axis, slices.blocks) if not k], target)
+        inside = [a for a, k in zip(s[t].op.axis, slices.blocks) if not k]
+        s[t].reorder(*[a for a in s[t].op.axis if a not in inside], *inside)
+        _vectors_inside(s, t, inside, target)
         s[t].compute_at(s[out], across)
     for t in chain:
         if structure.is_statistic(t):

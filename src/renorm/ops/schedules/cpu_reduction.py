@@ -39,7 +39,7 @@ def schedule(s: te.Schedule, outs: Sequence[te.Tensor], target: Target) -> None:
     finished = set[te.Tensor]()
     for t in reductions:
         tail, along = _tail(t, chain, outs), _runs_along_memory(t, target)
-        beside = _beside(t, [out for out in outs if out not in finished and nesting.is_free(s, out)])
+        beside = _beside(t, [out for out in outs if out not in finished and nesting.is_free(s, out, t)])
         loop: Loop | None = None
         if not along and is_of_columns(t):
             loop = cpu_columns.schedule(s, t, target)

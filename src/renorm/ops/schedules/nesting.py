@@ -23,9 +23,11 @@ def inline(s: te.Schedule, outs: Sequence[te.Tensor], keep: Sequence[te.Tensor] 
             s[t].compute_inline()
 
 
-def is_free(s: te.Schedule, t: te.Tensor) -> bool:
-    """Return whether `t` may be computed at any time, once all is there that it needs: a result that nobody reads."""
-    return s[t].is_output and not any(t is u for stage in s.stages for u in stage.op.input_tensors)
+def is_free(s: te.Schedule, t: te.Tensor, before: te.Tensor | None = None) -> bool:
+    """Return whether `t` may be computed at any time, once all is there that it needs: a result that nobody reads; or
+    at any time before all that needs another tensor."""
+    readers = [stage.tensor for stage in s.stages if any(t is u for u in stage.op.input_tensors)]
+    return s[t].is_output and all(before is not None and before in structure.stages([u]) for u in readers)
 
 
 def share(s: te.Schedule, t: te.Tensor, order: Sequence[te.IterVar], work: int = PARALLEL_FROM) -> list[te.IterVar]:

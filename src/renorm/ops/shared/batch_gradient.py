@@ -98,20 +98,20 @@ class Gradient:
 
         base = statistic(channels, level, "base")
 
+        rest = te.compute(
+            self.x.shape, lambda *i: self.passed(i).astype(self.x.dtype), name="dresidual", tag=tag.ELEMWISE
+        )
+        is_g = with_residual and self.x.dtype == dtype  # not rounded: elements read what sums leave, and less of memory
+
         def element(n: Any, c: Any, *at: Any) -> Any:
-            g = self.passed((n, c, *at))
+            g = rest[(n, c, *at)] if is_g else self.passed((n, c, *at))
             if self.frozen:
                 return factor[c] * g
             standard = (wide(self.x[(n, c, *at)]) - centre[c]) * self.invstd[c].astype(dtype)
             return factor[c] * (g - self._where_true(n, at, standard * along[c] + base[c]))
 
         dx = te.compute(self.x.shape, element, name="dx", tag=tag.BROADCAST).astype(self.x.dtype)
-        if not with_residual:
-            return [dx, dscale, dbias]
-        rest = te.compute(
-            self.x.shape, lambda *i: self.passed(i).astype(self.x.dtype), name="dresidual", tag=tag.ELEMWISE
-        )
-        return [dx, dscale, dbias, rest]
+        return [dx, dscale, dbias, *[rest] * with_residual]
 
 
 class BatchGradient(OpDef):
