@@ -135,6 +135,21 @@ def test_gates_are_read_by_the_rows_of_their_sample() -> None:
     torch.testing.assert_close(found, rows(f(x, y, gate, channel)))
 
 
+def test_a_gate_is_read_by_images_of_two_sizes() -> None:
+    """And one number of a sample by all channels."""
+    x, z = _image(), _image(torch.channels_last, 2, 6, 3, 2)
+    gate, path = torch.randn(2, 6, 1, 1), torch.randn(2, 1, 1, 1)
+
+    def f(x: Tensor, z: Tensor, gate: Tensor, path: Tensor) -> tuple[Tensor, Tensor]:
+        return x * gate * path, z * gate * path
+
+    made = of_pixels(traced(f, x, z, gate, path))
+    assert made is not None
+    found = run(made, rows(x), rows(z), gate.flatten(1), path.flatten(1))
+    for y, wanted in zip(found, f(x, z, gate, path), strict=True):
+        torch.testing.assert_close(y, rows(wanted))
+
+
 def test_gates_of_other_samples_are_left() -> None:
     assert (
         of_pixels(traced(lambda x, w: x * w, _image(torch.channels_last, 1, 6, 4, 5), torch.randn(3, 6, 1, 1))) is None

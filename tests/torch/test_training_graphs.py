@@ -262,6 +262,94 @@ def test_what_products_read_of_a_layer_norm_is_made_again() -> None:
     assert kept(torch.compile(module.train(), backend="renorm"), x) == 2  # x, and what GELU reads
 
 
+class _Norm(nn.Module):
+    """What follows a convolution and a batch norm, and a convolution after it."""
+
+    def __init__(self, between: Any):
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, CHANNELS, 1, bias=False), nn.BatchNorm2d(CHANNELS)
+        self.last, self.between = nn.Conv2d(CHANNELS, CHANNELS, 1), between
+        self.register_buffer("held", torch.randn(1, CHANNELS, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.between(self, self.norm(self.first(x))))
+
+
+def _halved(own: _Norm, y: Tensor) -> Tensor:
+    """Reads a buffer, and then changes it."""
+    y = (y + own.held).relu()
+    with torch.no_grad():
+        own.held.mul_(0.5)
+    return y
+
+
+def _average(own: _Norm, y: Tensor) -> Tensor:
+    z = (y - own.held).tanh()
+    with torch.no_grad():
+        own.held[:, 1:].lerp_(y.mean((0, 2, 3), keepdim=True)[:, 1:], 0.3)
+    return z
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("between", [_halved, _average])
+def test_a_buffer_that_is_written_to_is_read_as_it_was(between: Any) -> None:
+    agree(*three(_Norm(between).train(), steps=3))
+
+
+def _gated(own: _Norm, y: Tensor) -> Tensor:
+    for _ in range(12):
+        y = y * y.sigmoid()
+    return y
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_what_is_made_again_does_not_grow_with_its_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each value is read twice, by values that are made again, too."""
+    calls, make = list[fx.Node](), recomputation._made_again
+
+    def counted(*given: Any) -> tuple[fx.Node, list[fx.Node]]:
+        made, own = make(*given)
+        calls.extend(own)
+        return made, own
+
+    monkeypatch.setattr(recomputation, "_made_again", counted)
+    agree(*three(_Norm(_gated).train(), steps=2))
+    assert 12 < len(calls) < 1000  # 2^12 if each reader had its own
+
+
+def _tokens(own: _Norm, y: Tensor) -> Tensor:
+    norm = nn.functional.layer_norm(y.flatten(2).transpose(1, 2), (CHANNELS,))
+    z = norm.relu().view(-1, CHANNELS) @ torch.eye(CHANNELS, dtype=y.dtype)
+    return z.view(len(y), -1, CHANNELS).transpose(1, 2).reshape(y.shape)
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_what_is_made_again_lies_in_memory_as_it_did() -> None:
+    agree(*three(_Norm(_tokens).train(), steps=2))
+
+
+def test_small_parts_of_many_images_are_kept() -> None:
+    """Halves of a sum of images, which others than norms made."""
+
+    class Halves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convs = nn.ModuleList(nn.Conv2d(CHANNELS, CHANNELS, 1) for _ in range(4))
+            self.norms = nn.ModuleList(nn.BatchNorm2d(CHANNELS) for _ in range(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y, found = torch.zeros_like(x), list[Tensor]()
+            for conv, norm in zip(self.convs, self.norms):
+                y = y + norm(conv(x)).relu()
+                a, b = y.chunk(2, 1)
+                found.append(a * b)
+            return torch.cat(found, 1)
+
+    x = torch.randn(4, CHANNELS, *SIZE, requires_grad=True)
+    module = Halves().train()
+    assert kept(torch.compile(module, backend="renorm"), x) <= kept(module, x)
+
+
 def test_small_activations_are_kept() -> None:
     """A call takes longer than moving them."""
     module = nn.Sequential(nn.Conv2d(CHANNELS, CHANNELS, 1), nn.BatchNorm2d(CHANNELS), nn.ReLU())

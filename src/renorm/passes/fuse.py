@@ -7,7 +7,7 @@ post-dominator p, the first node through which every path from it to an output r
     from elementwise .. injective            all between are at most injective, and p is that too, or a reduction
     from slices, permutations, reshapes      p reads operands often, as attention does, and rows stay rows
     from slices with step 1, split axes      p is a normalization with several results, which reads them in their place
-    from elementwise, broadcast              p is one, which reads fewer bytes where it computes that itself
+    from elementwise, broadcast              p is a normalization with several results, which reads fewer bytes so
     from elementwise, broadcast              p copies what it reads (a convolution that pads), and they are as copied
     from a normalization                     p moves whole axes (a transpose, a concatenation), and all else that it
                                              reads is made for it alone by nodes that are at most injective
@@ -299,27 +299,27 @@ class _Partition:
             return
         moving = max(self.kinds[n] for n in (node, *between)) > BROADCAST
         reads_there = self.kinds[end] == AFTER_SLICES and _take_slices([*own.nodes, *between])
-        reads_there = reads_there or self._reads_less([*own.nodes, *between], end)
-        takes = self.kinds[end] <= INJECTIVE or self.kinds[end] == REDUCTION or reads_there
+        reads_less = self.kinds[end] == AFTER_SLICES and self._reads_less([*own.nodes, *between], end)
+        takes = self.kinds[end] <= INJECTIVE or self.kinds[end] == REDUCTION or reads_there or reads_less
         if takes or (not moving and self._copies(end)):
-            self._join(node, [*between, end], reads_there)
+            self._join(node, [*between, end], reads_less)
 
     def _reads_less(self, nodes: Sequence[Node], end: Node) -> bool:
         """Return whether a normalization with several results reads fewer bytes of its shape where it computes what
         nodes make for it, each time that it needs that. As many are no gain: the gradient of SiLU after a batch norm's
         takes 1.1 of the time then (AVX-512)."""
         shape = end.outputs[0].shape
-        size, of_channels = prod(self.typical(shape)), [n for n in nodes if n.output.shape != shape]
-        if self.kinds[end] != AFTER_SLICES or any(prod(self.typical(n.output.shape)) >= size for n in of_channels):
+        size, small = prod(self.typical(shape)), [n for n in nodes if n.output.shape != shape]
+        if any(prod(self.typical(n.output.shape)) >= size for n in small):
             return False
-        if any(self.kinds[n] > BROADCAST for n in nodes if n not in of_channels):
+        if any(self.kinds[n] > BROADCAST for n in nodes if n not in small):
             return False
 
         def of(readers: Iterable[Node]) -> int:
             read = {v for n in readers for v in n.inputs if v is not None}
             return sum(itemsize(v.dtype) for v in read if prod(self.typical(v.shape)) >= size)
 
-        made = sum(itemsize(n.output.dtype) for n in nodes if n not in of_channels)
+        made = sum(itemsize(n.output.dtype) for n in nodes if n not in small)
         return of([*nodes, end]) - made < of([end])
 
     def _copies(self, node: Node) -> bool:

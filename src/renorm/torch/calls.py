@@ -1,5 +1,5 @@
-"""Calls of joint graphs of ATen calls, as AOTAutograd has them: which are norms, which the backward part reads, new
-ones."""
+"""Calls of joint graphs of ATen calls, as AOTAutograd has them: which are norms or views, how large results are, which
+the backward part reads, new ones."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.fx.node import map_arg
 
 from renorm.frontends.torch.reader import overload
 
+WRITE = "copy_.default"  # of an input that a graph updates, after all that reads it
 RECOMPUTED = "renorm_recomputed"  # in what is known of a call that PyTorch would not make
 _UNTAGGED = {  # calls that PyTorch does not say are pointwise, and are
     "hardswish", "hardswish_backward", "hardsigmoid_backward", "hardtanh_backward", "leaky_relu_backward",
@@ -98,6 +99,7 @@ class Calls:
 
     def __init__(self, graph: fx.Graph, before: fx.Node, like: fx.Node, is_again: bool = True):
         self._graph, self._before, self._like, self._is_again = graph, before, like, is_again
+        self.made = list[fx.Node]()
 
     def __call__(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         with self._graph.inserting_before(self._before):
@@ -105,9 +107,11 @@ class Calls:
         given = map_arg((args, kwargs), lambda n: n.meta["val"])
         made.meta = {k: v for k, v in self._like.meta.items() if k in ("nn_module_stack", "stack_trace", "seq_nr")}
         made.meta |= {"val": target(*given[0], **given[1])} | ({RECOMPUTED: True} if self._is_again else {})
+        self.made.append(made)
         return made
 
 
 def readers_behind(x: fx.Node, forward: Container[fx.Node], places: Mapping[fx.Node, int]) -> list[fx.Node]:
-    """Return the calls of the backward part that read x, in the order of the graph."""
-    return sorted([u for u in x.users if u not in forward and u.op == "call_function"], key=places.__getitem__)
+    """Return the calls of the backward part that read x, in the order of the graph; none that write it to an input."""
+    behind = [u for u in x.users if u not in forward and u.op == "call_function" and overload(u) != WRITE]
+    return sorted(behind, key=places.__getitem__)

@@ -107,7 +107,8 @@ class _Rows:
         return len({self.is_of_channels(x) for x in (*given, held)}) == 1 and not any(map(self._is_of_samples, given))
 
     def _is_read_by_rows(self, x: Tensor, image: Tensor) -> bool:
-        return self.is_of_channels(x) or (self._is_of_samples(x) and x.shape[:2] == image.shape[:2])
+        is_of_its = self._is_of_samples(x) and x.shape[0] == image.shape[0] and x.shape[1] in (1, image.shape[1])
+        return self.is_of_channels(x) or is_of_its
 
     def is_nothing(self, node: fx.Node) -> bool:
         """Return whether a call only has the numbers of channels, or of those of samples, stand along other axes."""
@@ -120,17 +121,16 @@ class _Rows:
 
     def reading(self, node: fx.Node, of: Mapping[fx.Node, fx.Node], graph: fx.Graph) -> Callable[[fx.Node], fx.Node]:
         """Return what a call reads in place of each operand: of a sample's numbers its rows', where it gives rows."""
-        held = node.meta.get("val")
+        held: Any = node.meta.get("val")
 
         def read(x: fx.Node) -> fx.Node:
             if not (self.has_pixels(held) and self._is_of_samples(x.meta.get("val"))):
                 return of[x]
-            batch, channels = x.meta["val"].shape[:2]
-            found = of[x]
+            (batch, channels), pixels, found = x.meta["val"].shape[:2], prod(held.shape[2:]), of[x]
             for target, shape in (
                 (_ATEN.view.default, [batch, 1, channels]),
-                (_ATEN.expand.default, [batch, self._pixels, channels]),
-                (_ATEN.reshape.default, [batch * self._pixels, channels]),
+                (_ATEN.expand.default, [batch, pixels, channels]),
+                (_ATEN.reshape.default, [batch * pixels, channels]),
             ):
                 given, found = found.meta["val"], graph.call_function(target, (found, shape))
                 found.meta["val"] = target(given, shape)

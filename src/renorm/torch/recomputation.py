@@ -13,6 +13,7 @@ norms read where they lie, and copies of what is kept, are always made again.
 from __future__ import annotations
 
 import operator
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch import Tensor, fx
 from renorm.frontends.torch.reader import overload
 from renorm.torch.calls import (
     BATCH_NORMS,
+    WRITE,
     Calls,
     elements,
     is_norm,
@@ -34,10 +36,11 @@ from renorm.torch.calls import (
 from renorm.torch.slices_of_images import FOR_NORMS
 
 _ATEN = torch.ops.aten
-_COPY = "clone.default"
+COPY = "clone.default"
+STEPS = 16  # in which a kernel makes what it reads of what is kept; else it is given that
 MOST = 2  # images that one is made again of: of a chain of residual sums every other one is kept
 LEAST = 1 << 18  # elements of what is made again in a kernel of its own: a call takes as long as moving these
-_MOVES = (_COPY, "_to_copy.default", "cat.default")
+_MADE = (COPY, "_to_copy.default", "cat.default")
 
 
 def keep_what_is_needed(joint: fx.GraphModule, forward: Mapping[fx.Node, None]) -> None:
@@ -45,18 +48,21 @@ def keep_what_is_needed(joint: fx.GraphModule, forward: Mapping[fx.Node, None]) 
     part."""
     for norm in filter(is_norm, forward):
         _widen(norm)
-    kept = _Kept(forward, _places(joint.graph))
+    kept = _Kept(joint.graph, forward)
+    reader_of = dict[fx.Node, fx.Node]()  # of what is made again, for whom
     for node in reversed([*forward]):  # who reads a value comes first: what that is made of may be made again, too
-        behind = [] if kept.is_kept(node) else readers_behind(node, forward, _places(joint.graph))
-        together = list[fx.Node]()
+        if kept.is_kept(node) or all(u in forward for u in node.users):
+            continue
+        behind, is_short = readers_behind(node, forward, _places(joint.graph)), kept.is_short(node)
+        readers = defaultdict[fx.Node | None, list[fx.Node]](list)  # that share what is made
         for user in behind:
-            if is_pointwise(user) and len(kept.images(node) or ()) <= 1:  # in its own kernel, for an image an image
-                user.replace_input_with(node, _made_again(joint.graph, node, user))
-            else:
-                together.append(user)
-        made = _made_again(joint.graph, node, together[0]) if together else node
-        for user in together:
-            user.replace_input_with(node, made)
+            # elements are computed in the kernel that reads them, for an image an image
+            readers[reader_of.get(user, user if is_short and is_pointwise(user) else None)].append(user)
+        for reader, users in readers.items():
+            made, calls = _made_again(joint.graph, node, users[0])
+            reader_of |= dict.fromkeys(calls, reader or made)
+            for user in users:
+                user.replace_input_with(node, made)
 
 
 def _places(graph: fx.Graph) -> dict[fx.Node, int]:
@@ -66,43 +72,56 @@ def _places(graph: fx.Graph) -> dict[fx.Node, int]:
 class _Kept:
     """Which values of the forward part are kept, decided in its order; all others can be made again of these."""
 
-    def __init__(self, forward: Mapping[fx.Node, None], places: Mapping[fx.Node, int]):
-        self._owners = set[fx.Node]()  # whose memory is kept
+    def __init__(self, graph: fx.Graph, forward: Mapping[fx.Node, None]):
+        self._forward = forward
+        self._written = {owner(n.all_input_nodes[0]) for n in graph.nodes if overload(n) == WRITE}
+        self._owners, places = set[fx.Node](), _places(graph)  # whose memory is kept
         for node in forward:
             behind = readers_behind(node, forward, places)
             if behind and (node.op == "placeholder" or not self._is_made_again(node, behind)):
                 self._owners.add(owner(node))
 
     def is_kept(self, node: fx.Node) -> bool:
+        """Return whether the backward part reads a value itself: in memory that is kept, and no slice for norms."""
         return node.op == "placeholder" or (owner(node) in self._owners and FOR_NORMS not in node.meta)
+
+    def is_short(self, node: fx.Node) -> bool:
+        """Return whether a value is made again of one image at most, in so few steps that each kernel may do so."""
+        _, images, steps = self._made_of(node)
+        return len(images) <= 1 and steps <= STEPS
+
+    def _readers(self, node: fx.Node) -> list[fx.Node]:
+        return [u for u in node.users if u in self._forward]
 
     def _is_made_again(self, v: fx.Node, behind: Sequence[fx.Node]) -> bool:
         """Return whether the memory of a value that the backward part reads is not kept for that."""
-        if owner(v) in self._owners or (images := self.images(v)) is None:
+        can, images, _ = self._made_of(v)
+        if owner(v) in self._owners or not can:
             return False
-        in_kernels = overload(v) == "getitem" and all(map(is_pointwise, behind))
+        is_of_norm = overload(v) == "getitem" and is_norm(v.all_input_nodes[0])
         is_worth = len(images) <= MOST and elements(v) >= LEAST
-        return in_kernels or is_worth or (overload(v) == _COPY and len(images) == 1)
+        return is_worth or (is_of_norm and all(map(is_pointwise, behind))) or (overload(v) == COPY and len(images) == 1)
 
-    def images(self, v: fx.Node) -> set[fx.Node] | None:
-        """Return what is kept, of about its size, that a value can be made again of; None where it cannot."""
+    def _made_of(self, v: fx.Node) -> tuple[bool, set[fx.Node], int]:
+        """Return whether a value can be made again, what it is made of that is kept and of about its size, and in how
+        many steps."""
         waiting, seen, images = [v], set[fx.Node](), set[fx.Node]()
         while waiting:
             node = waiting.pop()
             if node in seen:
                 continue
             seen.add(node)
-            is_large = 2 * elements(node) > elements(v)
+            if owner(node) in self._written:
+                return False, images, len(seen)  # it has another value by then
             if owner(node) in self._owners:
-                images |= {owner(node)} if is_large else set()
-            elif node.op == "placeholder":
-                if is_large or any(overload(u) == "copy_.default" for u in node.users):
-                    return None  # an input that is not kept, or has another value by then
+                images |= {owner(node)} if 2 * elements(node) > elements(v) else set()
+            elif node.op == "placeholder" and all(is_norm(u) and u.args[0] is not node for u in self._readers(node)):
+                continue  # scale or bias; who computes with another input may write to it before the backward pass
             elif (operands := _operands(node)) and not any(u.op == "output" for u in node.users):
                 waiting += operands
             else:
-                return None
-        return images
+                return False, images, len(seen)
+        return True, images, len(seen)
 
 
 def _operands(node: fx.Node) -> Sequence[fx.Node]:
@@ -110,7 +129,7 @@ def _operands(node: fx.Node) -> Sequence[fx.Node]:
     if overload(node) == "getitem" and is_norm(norm := node.all_input_nodes[0]):
         found = _normalization(norm) if node.args[1] == 0 else None
         return [n for n in found or () if isinstance(n, fx.Node)]
-    is_of_elements = is_pointwise(node) or is_view(node) or overload(node) in _MOVES
+    is_of_elements = is_pointwise(node) or is_view(node) or overload(node) in _MADE
     return [] if is_random(node) or not is_of_elements else node.all_input_nodes
 
 
@@ -124,14 +143,23 @@ def _normalization(norm: fx.Node) -> tuple[Any, Any, Any] | None:
     return (x, given[1], given[2]) if is_of_channels and x.meta["val"].dim() > 1 else None
 
 
-def _made_again(graph: fx.Graph, v: fx.Node, before: fx.Node) -> fx.Node:
-    """Return what gives a value again in front of a node, of what it was made of."""
-    call = Calls(graph, before, v)
+def _made_again(graph: fx.Graph, v: fx.Node, before: fx.Node) -> tuple[fx.Node, list[fx.Node]]:
+    """Return what gives a value again in front of a node, of what it was made of, and the calls that do so."""
+    call, held = Calls(graph, before, v), v.meta["val"]
     if overload(v) == "getitem" and is_norm(norm := v.all_input_nodes[0]):
-        return _normalized(graph, call, norm, v.meta["val"].dtype)
-    made = call(v.target, *v.args, **v.kwargs)
-    made.meta |= {k: x for k, x in v.meta.items() if k == FOR_NORMS}
-    return made
+        made = _normalized(graph, call, norm, held.dtype)
+    else:
+        made = call(v.target, *v.args, **v.kwargs)
+        made.meta |= {k: x for k, x in v.meta.items() if k == FOR_NORMS}
+    if isinstance(held, Tensor) and _lies_otherwise(made.meta["val"], held):  # a view may follow
+        made = call(_ATEN.clone.default, made, memory_format=torch.contiguous_format)
+    return made, call.made
+
+
+def _lies_otherwise(made: Tensor, held: Tensor) -> bool:
+    """Return whether memory has an order of axes that is not that of a contiguous value."""
+    is_fixed = all(isinstance(n, int) for n in held.shape)
+    return is_fixed and held.is_contiguous() and not made.is_contiguous()
 
 
 def _normalized(graph: fx.Graph, call: Calls, norm: fx.Node, dtype: torch.dtype) -> fx.Node:

@@ -2,7 +2,7 @@
 
     joint graph ─partition─▶ forward, backward ─cut─▶ parts around norms: norm, activation, residual, casts
 
-Of a norm only its input and its statistics are kept for the backward pass (`recomputation.py`).
+What can be made again element by element is not kept for the backward pass (`recomputation.py`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _is_wanted(node: fx.Node) -> bool:
     if is_norm(node):
         return True
     is_around = is_pointwise(node) or overload(node).partition(".")[0] in _MOVES or FOR_NORMS in node.meta
-    if overload(node) == "cat.default":
+    if overload(node) == "cat.default":  # of what norms make side by side, and that made again; others only copy
         is_around = RECOMPUTED in node.meta or any(map(_is_of_norm, node.all_input_nodes))
     floats = all(x.is_floating_point() for x in results_of(node) if isinstance(x, Tensor))
     return is_around and floats and elements(node, LEAST) >= LEAST

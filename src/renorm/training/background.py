@@ -1,4 +1,4 @@
-"""What is compiled while something else computes, by one process of its own.
+"""What is compiled while something else computes, by one process of its own; by several where somebody waits for it.
 
 The process is a plain child, as those of codegen.workers. Requests go into its pipe and answers are taken out of the
 other without ever waiting, whenever somebody asks. So there is no thread that could hold a lock in a fork or at the
@@ -18,15 +18,18 @@ import pickle
 import select
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 from renorm.codegen import worker
 from renorm.core import sources
 from renorm.core.locks import Leaf
+from renorm.runtime import threads
 
 _AHEAD = 1 << 15  # bytes of requests that are out, which a pipe takes without waiting: half of Linux's
+MOST, _START = 4, 3  # processes that share requests; requests in whose time one starts
 _NICE = 5  # what trains goes first
 _LOOK_S = 0.1  # between two looks whether the process is still there
 _SAME = "ops", "runtime", "training"  # packages of which both sides must have the same
@@ -61,14 +64,14 @@ class Background:
         finally:
             self._lock.release()
 
-    def awaited(self, key: tuple[Callable[..., bytes], tuple[Any, ...]]) -> bytes:
-        """Return what comes for `key`. Where that was all, the process ends: its memory is given back."""
-        while (found := self.answer(key)) is None:
-            self._listen(_LOOK_S)
-        with self._lock:
-            if not (self._waiting or self._sent):
-                self._end()
-        return found
+    def knows(self, key: Any) -> bool:
+        """Return whether `key` was asked for, and the answer not yet taken."""
+        return key in self._asked
+
+    @property
+    def load(self) -> float:
+        """Requests that are not answered; a process that is still to be started stands for some, a lost one for all."""
+        return inf if self._is_lost else len(self._waiting) + len(self._sent) + (_START if self._process is None else 0)
 
     def finish(self, timeout: float | None) -> bool:
         """Wait until there is an answer to all that was asked for, seconds at the most. Return whether there is."""
@@ -82,12 +85,7 @@ class Background:
             left = _LOOK_S if until is None else until - time.monotonic()
             if left <= 0:
                 return False
-            self._listen(min(left, _LOOK_S))
-
-    def _listen(self, seconds: float) -> None:
-        """Wait until something comes, at most so long."""
-        with suppress(OSError, ValueError, AttributeError):  # the process may end meanwhile
-            select.select([self._process.stdout], [], [], seconds)
+            _listen([self], min(left, _LOOK_S))
 
     def _go_on(self) -> None:
         """Take what has come, and send what can be sent."""
@@ -148,6 +146,15 @@ class Background:
             with suppress(OSError), process:
                 pass
 
+    def serve(self) -> None:
+        """Take what has come, send what can be sent, and end the process where that was all: its memory is given
+        back."""
+        with self._lock:
+            if not self._is_lost:
+                self._go_on()
+            if not (self._waiting or self._sent):
+                self._end()
+
     def start_over(self) -> None:
         """In a child of fork(), whose pipes are those of its parent."""
         process = self._process
@@ -159,9 +166,47 @@ class Background:
         self.__init__()
 
 
+class Several:
+    """Processes that share requests whose answers somebody waits for: one per core, as far as requests are worth it."""
+
+    def __init__(self) -> None:
+        self.all = [Background() for _ in range(MOST)]
+
+    def answer(self, key: tuple[Callable[..., bytes], tuple[Any, ...]]) -> bytes | None:
+        """As Background.answer, by the process that was asked, or has the least to do."""
+        known = (b for b in self.all if b.knows(key))
+        return (next(known, None) or min(self.all[: threads.working(MOST)], key=lambda b: b.load)).answer(key)
+
+    def awaited(self, key: tuple[Callable[..., bytes], tuple[Any, ...]]) -> bytes:
+        """Return what comes for `key`. Processes of which nobody waits for more end."""
+        while (found := self.answer(key)) is None:
+            _listen(self.all, _LOOK_S)
+            for other in self.all:
+                other.serve()
+        for other in self.all:
+            other.serve()
+        return found
+
+    def finish(self, timeout: float | None) -> bool:
+        """As Background.finish, of all of them."""
+        until = None if timeout is None else time.monotonic() + timeout
+        return all(b.finish(None if until is None else max(0.0, until - time.monotonic())) for b in self.all)
+
+    def start_over(self) -> None:
+        for one in self.all:
+            one.start_over()
+
+
+def _listen(processes: Sequence[Background], seconds: float) -> None:
+    """Wait until something comes from one of them, at most so long."""
+    with suppress(OSError, ValueError, AttributeError):  # a process may end meanwhile
+        select.select([p.stdout for b in processes if (p := b._process) is not None], [], [], seconds)
+
+
 _inherited = list[Any]()
-BACKGROUND = Background()
+BACKGROUND, SEVERAL = Background(), Several()  # for who goes on meanwhile, and for who waits
 os.register_at_fork(after_in_child=BACKGROUND.start_over)
+os.register_at_fork(after_in_child=SEVERAL.start_over)
 
 
 def _compiler() -> tuple[str, worker.Answer]:

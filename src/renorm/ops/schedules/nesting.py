@@ -24,8 +24,8 @@ def inline(s: te.Schedule, outs: Sequence[te.Tensor], keep: Sequence[te.Tensor] 
 
 
 def is_free(s: te.Schedule, t: te.Tensor, before: te.Tensor | None = None) -> bool:
-    """Return whether `t` may be computed at any time, once all is there that it needs: a result that nobody reads; or
-    at any time before all that needs another tensor."""
+    """Return whether `t` may be computed at any time, once all is there that it needs: a result that nobody reads, or
+    that only what needs `before` too reads."""
     readers = [stage.tensor for stage in s.stages if any(t is u for u in stage.op.input_tensors)]
     return s[t].is_output and all(before is not None and before in structure.stages([u]) for u in readers)
 

@@ -101,7 +101,8 @@ class Gradient:
         rest = te.compute(
             self.x.shape, lambda *i: self.passed(i).astype(self.x.dtype), name="dresidual", tag=tag.ELEMWISE
         )
-        is_g = with_residual and self.x.dtype == dtype  # not rounded: elements read what sums leave, and less of memory
+        # elements read what sums leave, less of memory; not where that is rounded, or elements wait for no sums
+        is_g = with_residual and self.x.dtype == dtype and not self.frozen
 
         def element(n: Any, c: Any, *at: Any) -> Any:
             g = rest[(n, c, *at)] if is_g else self.passed((n, c, *at))
