@@ -265,6 +265,8 @@ def test_what_products_read_of_a_layer_norm_is_made_again() -> None:
 class _Norm(nn.Module):
     """What follows a convolution and a batch norm, and a convolution after it."""
 
+    held: Tensor
+
     def __init__(self, between: Any):
         super().__init__()
         self.first, self.norm = nn.Conv2d(3, CHANNELS, 1, bias=False), nn.BatchNorm2d(CHANNELS)
