@@ -263,7 +263,7 @@ def test_what_products_read_of_a_layer_norm_is_made_again() -> None:
 
 
 class _Norm(nn.Module):
-    """What follows a convolution and a batch norm, and a convolution after it."""
+    """Run `between` after a convolution and a batch norm, and another convolution after it."""
 
     held: Tensor
 

@@ -77,7 +77,7 @@ def test_requests_are_shared(own: background.Several, monkeypatch: pytest.Monkey
     found = [graphs.module(r, 1) for r in reversed(requests) if r is not None]
     assert [m.inputs[0].shape[0] for m in found if m is not None] == [*range(9, 0, -1)]
     assert not running(own)
-    assert own.finish(0.0)
+    assert background.finish(own.all, 0.0)
 
 
 def test_one_of_them_dies(own: background.Several, monkeypatch: pytest.MonkeyPatch) -> None:

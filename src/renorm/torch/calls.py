@@ -13,6 +13,7 @@ from torch.fx.node import map_arg
 
 from renorm.frontends.torch.reader import overload
 
+COPY = "clone.default"
 WRITE = "copy_.default"  # of an input that a graph updates, after all that reads it
 RECOMPUTED = "renorm_recomputed"  # in what is known of a call that PyTorch would not make
 _UNTAGGED = {  # calls that PyTorch does not say are pointwise, and are

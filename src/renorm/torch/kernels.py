@@ -7,7 +7,6 @@ the same ones where they are OpenMP's.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,7 +23,7 @@ from renorm.runtime.openmp import ParallelRegion
 from renorm.torch.arrays import DTYPES, TORCH_DTYPES
 from renorm.torch.gpus import gpu_of, stream_of
 from renorm.training import kernels
-from renorm.training.background import BACKGROUND, SEVERAL
+from renorm.training.background import BACKGROUND, SEVERAL, finish
 from renorm.training.kernels import Gpu
 
 if TYPE_CHECKING:
@@ -46,9 +45,7 @@ def set_background(enabled: bool) -> None:
 
 def wait(timeout: float | None = None) -> bool:
     """Wait until all that is compiled in the background is, at most `timeout` seconds. Return whether it is."""
-    until = None if timeout is None else time.monotonic() + timeout
-    is_done = BACKGROUND.finish(timeout)
-    return SEVERAL.finish(None if until is None else max(0.0, until - time.monotonic())) and is_done
+    return finish((BACKGROUND, *SEVERAL.all), timeout)
 
 
 def waits() -> bool:

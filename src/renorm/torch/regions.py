@@ -11,10 +11,11 @@ def regions(
     calls: fx.GraphModule,
     may: Callable[[fx.Node], bool],
     is_single: Callable[[fx.Node], bool],
-    is_readers: Callable[[fx.Node], bool] = lambda node: False,
+    waits: Callable[[fx.Node], bool] = lambda node: False,
 ) -> list[list[fx.Node]]:
     """Return regions of calls that `may` be in one, each in the order of the graph. is_single: of which a region has
-    one at most. is_readers: what only calls that read it join.
+    one at most. waits: what joins no region of
+    what it reads, but that of its first reader.
 
     A call joins the regions of what it reads, where no way leads out of what they are then and back into it. Calls that
     only stand beside each other are in no region together, which would make one of them wait for what others read.
@@ -25,7 +26,7 @@ def regions(
         if not may(node):
             continue
         own = region_of[node] = [node]
-        for read in () if is_readers(node) else node.all_input_nodes:
+        for read in () if waits(node) else node.all_input_nodes:
             other = region_of.get(read, own)
             if other is own or (any(map(is_single, other)) and any(map(is_single, own))):
                 continue

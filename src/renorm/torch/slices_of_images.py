@@ -16,12 +16,11 @@ from torch import Tensor, fx
 from torch.fx.node import map_arg
 
 from renorm.frontends.torch.reader import overload
-from renorm.torch.calls import Calls, is_norm, is_pointwise, is_random
+from renorm.torch.calls import COPY, Calls, is_norm, is_pointwise, is_random
 
 FOR_NORMS = "renorm_for_norms"  # in what is known of slices that norms read
 _SLICE = torch.ops.aten.slice.Tensor
 _SPLITS = ("split_with_sizes.default", "split.Tensor")
-_COPY = "clone.default"
 
 
 def slice_for_norms(joint: fx.GraphModule) -> None:
@@ -53,7 +52,7 @@ def _takes_channels(node: fx.Node) -> bool:
 
 def _is_for_norms(node: fx.Node) -> bool:
     """Return whether norms alone read a slice, or copies of it."""
-    return bool(node.users) and all(is_norm(u) or (overload(u) == _COPY and _is_for_norms(u)) for u in node.users)
+    return bool(node.users) and all(is_norm(u) or (overload(u) == COPY and _is_for_norms(u)) for u in node.users)
 
 
 def _slice_split(graph: fx.Graph, node: fx.Node) -> None:

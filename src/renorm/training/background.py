@@ -1,4 +1,4 @@
-"""What is compiled while something else computes, by one process of its own; by several where somebody waits for it.
+"""Compile while something else computes, in one process of its own; in several where somebody waits for it.
 
 The process is a plain child, as those of codegen.workers. Requests go into its pipe and answers are taken out of the
 other without ever waiting, whenever somebody asks. So there is no thread that could hold a lock in a fork or at the
@@ -187,14 +187,15 @@ class Several:
             other.serve()
         return found
 
-    def finish(self, timeout: float | None) -> bool:
-        """As Background.finish, of all of them."""
-        until = None if timeout is None else time.monotonic() + timeout
-        return all(b.finish(None if until is None else max(0.0, until - time.monotonic())) for b in self.all)
-
     def start_over(self) -> None:
         for one in self.all:
             one.start_over()
+
+
+def finish(processes: Sequence[Background], timeout: float | None) -> bool:
+    """Wait until there is an answer to all that was asked of them, seconds at the most. Return whether there is."""
+    until = None if timeout is None else time.monotonic() + timeout
+    return all(b.finish(None if until is None else max(0.0, until - time.monotonic())) for b in processes)
 
 
 def _listen(processes: Sequence[Background], seconds: float) -> None:
