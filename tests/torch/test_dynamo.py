@@ -152,6 +152,26 @@ def test_results_keep_the_order_of_memory() -> None:
         assert compiled(x).stride() == module(x).stride()
 
 
+ORDERS: dict[str, Any] = {
+    "matrix": lambda x: x.flatten(1).relu().t() + 1,
+    "tokens": lambda x: (x.flatten(2).sigmoid() * 2).transpose(1, 2).exp(),
+    "volume": lambda x: (x.unflatten(1, (2, -1)) * 2).permute(3, 0, 4, 2, 1).exp(),
+    "slice": lambda x: x.relu().permute(2, 3, 0, 1)[1:, :2] * 2,
+    "sequence of six axes": lambda x: x.reshape(1, *x.shape[:2], 1, *x.shape[2:]).permute(5, 0, 2, 4, 1, 3).relu(),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("kind", sorted(ORDERS))
+def test_results_of_any_rank_keep_the_order_of_memory(kind: str, dynamic: bool) -> None:
+    compiled = torch.compile(ORDERS[kind], backend="renorm", dynamic=dynamic)
+    for size in (5, 7):
+        x = torch.randn(3, 4, size, 6)
+        found, wanted = compiled(x), ORDERS[kind](x)
+        torch.testing.assert_close(found, wanted)
+        assert found.stride() == wanted.stride()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_dtypes(dtype: torch.dtype) -> None:
     module = nn.Sequential(nn.Linear(16, 12), nn.LayerNorm(12), nn.GELU()).eval().to(dtype)

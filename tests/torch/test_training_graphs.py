@@ -330,6 +330,23 @@ def test_what_is_made_again_lies_in_memory_as_it_did() -> None:
     agree(*three(_Norm(_tokens).train(), steps=2))
 
 
+class _NormOfTokens(nn.Module):
+    """A batch norm of rank 3, whose gradient lies in memory as [N, tokens, channels]: the graph views it so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(3, 40), nn.BatchNorm1d(40), nn.LazyLinear(5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.norm(self.first(x.flatten(2).transpose(1, 2)).transpose(1, 2)).relu().flatten(1))
+
+
+def test_gradients_of_tokens_lie_in_memory_as_said() -> None:
+    module = _NormOfTokens().train()
+    module(torch.randn(2, 3, *SIZE))
+    agree(*three(module, steps=2))
+
+
 def test_small_parts_of_many_images_are_kept() -> None:
     """Halves of a sum of images, which others than norms made."""
 

@@ -95,10 +95,15 @@ class Order(NamedTuple):
     def strides(self, shape: Sequence[int]) -> list[int]:
         """Return the strides of a dense tensor [N, C, *S] in this order."""
         rank = len(shape)
-        steps, step = [1] * rank, 1
-        for a in reversed((0, *range(2, rank), 1)[:rank] if self.axis == -1 else range(rank)):
-            steps[a], step = step, step * max(1, shape[a])
-        return steps
+        return dense_strides(shape, (0, *range(2, rank), 1)[:rank] if self.axis == -1 else range(rank))
+
+
+def dense_strides(shape: Sequence[int], axes: Sequence[int]) -> list[int]:
+    """Return the strides of a tensor without gaps whose memory has its axes in this order, the outermost first."""
+    steps, step = [1] * len(shape), 1
+    for a in reversed(axes):
+        steps[a], step = step, step * max(1, shape[a])
+    return steps
 
 
 def _last(x: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ from renorm.frontends.torch.pairs import is_complex
 from renorm.frontends.torch.reader import Reader, overload, stated
 from renorm.runtime.module import Module
 from renorm.torch import caching_allocator
-from renorm.torch.arrays import CHANNELS_LAST, Order, tensor_of
+from renorm.torch.arrays import CHANNELS_LAST, Order, dense_strides, tensor_of
 from renorm.torch.calls import RECOMPUTED, is_view, results_of
 from renorm.torch.compilations import AnyModule, Compilation, compilation
 from renorm.torch.gpus import gpu_of, is_on_host
@@ -302,7 +302,7 @@ class Part(torch.nn.Module):
             raise UnsupportedOp(f"they are told {', '.join(map(str, told))}, which no tensor that they read has")
         threads = None if self._gpu else torch.get_num_threads() if self._runs_alone else team()
         made = compilation(graph, self._options, threads, self._has_kept)
-        return _Read(made, live, wanted, is_one, is_of_pixels)
+        return _Read(made, live, wanted, [*map(_axes_in_memory, wanted)], is_one, is_of_pixels)
 
 
 def _results(calls: fx.Graph) -> tuple[list[fx.Node], bool]:
@@ -332,11 +332,12 @@ def _bytes_of(calls: Sequence[fx.Node]) -> int:
 @dataclass(frozen=True)
 class _Read:
     """A part as it was read. live: which of its inputs are no constants. wanted: what PyTorch says of its results.
-    is_of_pixels: its images are read and given as rows of pixels."""
+    orders: of their axes in memory. is_of_pixels: its images are read and given as rows of pixels."""
 
     compilation: Compilation
     live: Sequence[int]
     wanted: Sequence[Any]
+    orders: Sequence[Sequence[int]]
     is_one: bool
     is_of_pixels: bool
 
@@ -353,7 +354,7 @@ def _in_place(module: AnyModule, read: _Read, gpu: Gpu | None) -> Callable[[Sequ
     for spec, w in zip(module.outputs, read.wanted):  # pixels are rows of the module's; open extents are known by now
         shape = w.shape if all(isinstance(n, int) for n in w.shape) else static(spec.shape)[: w.dim()]
         made.append((shape, Order(-1 if w.dim() in orders else 1).strides(shape), w.dtype, w.device))
-    turned = [_has_other_order(strides, w) for (_, strides, *_), w in zip(made, read.wanted)]
+    other = [_has_other_order(strides, shape, axes) for (shape, strides, *_), axes in zip(made, read.orders)]
     takes = [(i, getattr(torch, spec.dtype)) for i, spec in zip(read.live, module.inputs)]
 
     def run(given: Sequence[Tensor]) -> list[Tensor]:
@@ -361,7 +362,7 @@ def _in_place(module: AnyModule, read: _Read, gpu: Gpu | None) -> Callable[[Sequ
         operands = [_dense(_parts(given[i]).to(dtype), orders) for i, dtype in takes]
         results = [caching_allocator.empty(*how) for how in made]
         run_at(module, [x.data_ptr() for x in (*operands, *results)], gpu)
-        return [_laid_out(y, w) if t else y for y, w, t in zip(results, read.wanted, turned)]
+        return [_turned(y, axes) if o else y for y, axes, o in zip(results, read.orders, other)]
 
     return run
 
@@ -420,7 +421,7 @@ def _in_arrays(module: AnyModule, read: _Read, gpu: Gpu | None) -> Callable[[Seq
         operands = [_parts(given[i].detach()).contiguous() for i in read.live]
         made = map(tensor_of, module.run(*operands)) if gpu is None else run_on(gpu, module, operands)
         made = (_whole(y) if is_complex(w) else y for y, w in zip(made, read.wanted))
-        return [_laid_out(y, w) for y, w in zip(made, read.wanted)]
+        return [*map(_laid_out, made, read.orders)]
 
     return run
 
@@ -434,17 +435,23 @@ def _middle(x: Tensor) -> Any:
     return kind.from_address(x.data_ptr() + at * x.element_size())
 
 
-def _laid_out(y: Tensor, like: Any) -> Tensor:
-    """Return a result in the order of axes that the graph says its memory has."""
-    if not _has_other_order(y.stride(), like):
-        return y
-    return torch.empty_strided(tuple(y.shape), like.stride(), dtype=y.dtype, device=y.device).copy_(y)
+def _laid_out(y: Tensor, axes: Sequence[int]) -> Tensor:
+    """Return a result without gaps whose memory has its axes in this order."""
+    return _turned(y, axes) if _has_other_order(y.stride(), y.shape, axes) else y
 
 
-def _has_other_order(strides: Sequence[int], like: Any) -> bool:
-    """Return whether the graph says that an image's memory has another order; not where elements share memory there
-    (expand)."""
-    if like.dim() not in (4, 5) or not all(isinstance(n, int) for n in (*like.shape, *like.stride())):
-        return False
-    steps = [(a, b) for a, b, n in zip(strides, like.stride(), like.shape) if n != 1]
-    return all(b > 0 for _, b in steps) and any(a != b for a, b in steps)
+def _turned(y: Tensor, axes: Sequence[int]) -> Tensor:
+    return torch.empty_strided(tuple(y.shape), dense_strides(y.shape, axes), dtype=y.dtype, device=y.device).copy_(y)
+
+
+def _has_other_order(strides: Sequence[int], shape: Sequence[int], axes: Sequence[int]) -> bool:
+    return any(a != b and n != 1 for a, b, n in zip(strides, dense_strides(shape, axes), shape))
+
+
+def _axes_in_memory(held: Tensor) -> Sequence[int]:
+    """Return the axes of a tensor in the order that the graph says its memory has, the outermost first; C's order where
+    elements share memory (expand), or data decide. Open extents are as long as when they were traced."""
+    steps = [n if isinstance(n, int) else n.node.hint for n in held.stride()]
+    if any(step is None or (step == 0 and n != 1) for step, n in zip(steps, held.shape)):
+        return range(held.dim())
+    return sorted(range(held.dim()), key=lambda a: -steps[a])
