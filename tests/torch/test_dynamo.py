@@ -169,7 +169,8 @@ def test_results_of_any_rank_keep_the_order_of_memory(kind: str, dynamic: bool) 
         x = torch.randn(3, 4, size, 6)
         found, wanted = compiled(x), ORDERS[kind](x)
         torch.testing.assert_close(found, wanted)
-        assert found.stride() == wanted.stride()
+        steps = [(a, b) for a, b, n in zip(found.stride(), wanted.stride(), wanted.shape) if n != 1]
+        assert all(a == b for a, b in steps)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -58,12 +58,17 @@ def results_of(node: fx.Node) -> list[Any]:
 
 def elements(node: fx.Node, unknown: int = 0) -> int:
     """Return how many elements the largest result has; of open extents at their hints, and `unknown` without."""
-    found = 0
-    for x in results_of(node):
-        if isinstance(x, Tensor):
-            n = x.numel()
-            found = max(found, n if isinstance(n, int) else n.node.hint or unknown)
-    return found
+    sizes = (x.numel() for x in results_of(node) if isinstance(x, Tensor))
+    return max((n if isinstance(n, int) else n.node.hint or unknown for n in sizes), default=0)
+
+
+def axes_in_memory(held: Tensor) -> list[int]:
+    """Return the axes of a tensor in the order that its memory has when traced, those of one element first, then the
+    outermost; C's order where elements share memory (expand), or data decide."""
+    ones = [isinstance(n, int) and n == 1 for n in held.shape]
+    steps: list[Any] = [n if isinstance(n, int) else n.node.hint for n in held.stride()]
+    is_known = all(step or one for step, one in zip(steps, ones))
+    return sorted(range(held.dim()), key=lambda a: (not ones[a], -steps[a] if is_known else a))
 
 
 def is_view(node: fx.Node) -> bool:

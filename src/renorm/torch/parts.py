@@ -33,7 +33,7 @@ from renorm.frontends.torch.reader import Reader, overload, stated
 from renorm.runtime.module import Module
 from renorm.torch import caching_allocator
 from renorm.torch.arrays import CHANNELS_LAST, Order, dense_strides, tensor_of
-from renorm.torch.calls import RECOMPUTED, is_view, results_of
+from renorm.torch.calls import RECOMPUTED, axes_in_memory, is_view, results_of
 from renorm.torch.compilations import AnyModule, Compilation, compilation
 from renorm.torch.gpus import gpu_of, is_on_host
 from renorm.torch.kernels import run_at, run_on, team
@@ -302,7 +302,7 @@ class Part(torch.nn.Module):
             raise UnsupportedOp(f"they are told {', '.join(map(str, told))}, which no tensor that they read has")
         threads = None if self._gpu else torch.get_num_threads() if self._runs_alone else team()
         made = compilation(graph, self._options, threads, self._has_kept)
-        return _Read(made, live, wanted, [*map(_axes_in_memory, wanted)], is_one, is_of_pixels)
+        return _Read(made, live, wanted, [*map(axes_in_memory, wanted)], is_one, is_of_pixels)
 
 
 def _results(calls: fx.Graph) -> tuple[list[fx.Node], bool]:
@@ -446,12 +446,3 @@ def _turned(y: Tensor, axes: Sequence[int]) -> Tensor:
 
 def _has_other_order(strides: Sequence[int], shape: Sequence[int], axes: Sequence[int]) -> bool:
     return any(a != b and n != 1 for a, b, n in zip(strides, dense_strides(shape, axes), shape))
-
-
-def _axes_in_memory(held: Tensor) -> Sequence[int]:
-    """Return the axes of a tensor in the order that the graph says its memory has, the outermost first; C's order where
-    elements share memory (expand), or data decide. Open extents are as long as when they were traced."""
-    steps = [n if isinstance(n, int) else n.node.hint for n in held.stride()]
-    if any(step is None or (step == 0 and n != 1) for step, n in zip(steps, held.shape)):
-        return range(held.dim())
-    return sorted(range(held.dim()), key=lambda a: -steps[a])

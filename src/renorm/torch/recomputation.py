@@ -26,6 +26,7 @@ from renorm.torch.calls import (
     COPY,
     WRITE,
     Calls,
+    axes_in_memory,
     elements,
     is_norm,
     is_pointwise,
@@ -151,15 +152,11 @@ def _made_again(graph: fx.Graph, v: fx.Node, before: fx.Node) -> tuple[fx.Node, 
     else:
         made = call(v.target, *v.args, **v.kwargs)
         made.meta |= {k: x for k, x in v.meta.items() if k == FOR_NORMS}
-    if isinstance(held, Tensor) and _lies_otherwise(made.meta["val"], held):  # a view may follow
-        made = call(_ATEN.clone.default, made, memory_format=torch.contiguous_format)
-    return made, call.made
-
-
-def _lies_otherwise(made: Tensor, held: Tensor) -> bool:
-    """Return whether memory has an order of axes that is not that of a contiguous value."""
-    is_fixed = all(isinstance(n, int) for n in held.shape)
-    return is_fixed and held.is_contiguous() and not made.is_contiguous()
+    if not isinstance(held, Tensor) or (axes := axes_in_memory(held)) == axes_in_memory(made.meta["val"]):
+        return made, call.made
+    made = call(_ATEN.permute.default, made, axes)  # a view may follow
+    made = call(_ATEN.clone.default, made, memory_format=torch.contiguous_format)
+    return call(_ATEN.permute.default, made, [axes.index(a) for a in range(len(axes))]), call.made
 
 
 def _normalized(graph: fx.Graph, call: Calls, norm: fx.Node, dtype: torch.dtype) -> fx.Node:
@@ -190,10 +187,8 @@ def _widen(norm: fx.Node) -> None:
     held = norm.meta["val"]
     if not isinstance(held, (list, tuple)):
         return
-    results = list(held)
-    for i in (1, 2):
-        if i < len(results) and isinstance(of := results[i], Tensor) and of.dtype.itemsize == 2:
-            results[i] = of.float()
+    is_narrow = [i in (1, 2) and isinstance(x, Tensor) and x.dtype.itemsize == 2 for i, x in enumerate(held)]
+    results = [x.float() if narrow else x for x, narrow in zip(held, is_narrow)]
     norm.meta["val"] = tuple(results)
     for user in norm.users:
         if overload(user) == "getitem":
@@ -206,7 +201,6 @@ def _result(graph: fx.Graph, norm: fx.Node, index: int) -> fx.Node:
     for user in norm.users:
         if overload(user) == "getitem" and user.args[1] == index:
             return user
-
     with graph.inserting_after(norm):
         made = graph.call_function(operator.getitem, (norm, index))
     made.meta = {**{k: v for k, v in norm.meta.items() if k != "val"}, "val": norm.meta["val"][index]}
