@@ -9,6 +9,7 @@ import pytest
 
 import renorm
 from renorm import ops
+from renorm.core import dtypes
 from renorm.core.target import parse
 from renorm.driver.module import CompiledModule, KernelText
 from renorm.graph import interpret
@@ -211,3 +212,17 @@ def test_concat_of_large_images(batch: int, first: int) -> None:
     (expected,) = interpret.run(g, [images])
     (found,) = renorm.compile(g).run(images)
     assert np.abs(found - expected).max() < 1e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("dtype", dtypes.INTS)
+def test_constants_of_integers_are_held_as_they_are(dtype: str) -> None:
+    """Beside data of int16, which instructions multiply with weights of int16, too."""
+    b = np.array([2, 3, 5, 7], dtype)
+    graph = Graph("g")
+    x, c = graph.input("x", dtype, (4,)), graph.constant(b, "c")
+    graph.outputs = [ops.add(x, c), ops.concat([x, c], axis=0), ops.equal(x, c)]
+    graph.outputs += [ops.bitwise_xor(x, c), ops.mod(x, c, fmod=1)]
+    data = np.array([np.iinfo(dtype).max, 3, np.iinfo(dtype).min, 8], dtype)
+    wanted = [data + b, np.concatenate([data, b]), data == b, data ^ b, np.fmod(data, b)]
+    for found, expected in zip(renorm.compile(graph).run(data), wanted, strict=True):
+        np.testing.assert_array_equal(found, expected)

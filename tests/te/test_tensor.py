@@ -88,6 +88,18 @@ def test_integer_powers_multiply(exponent: float) -> None:
     np.testing.assert_allclose(evaluate(y, X=x), want if exponent > 0 else 1 / want, rtol=1e-6)
 
 
+def test_powers_of_integers() -> None:
+    """A float exponent gives a float, whatever number it is; an inverse is no integer."""
+    k = te.placeholder((2,), "int32", name="k")
+    for exponent in (2.0, 2.5):
+        y = te.power(k, exponent)
+        assert y.dtype == "float32"
+        np.testing.assert_allclose(evaluate(y, k=np.array([3, 100000], np.int32)), [3.0**exponent, 1e5**exponent])
+    assert te.power(k, 2).dtype == "int32"
+    with pytest.raises(InvalidExpression, match="to the power of -1 is no integer"):
+        te.power(k, -1)
+
+
 def _nodes(t: te.Tensor) -> list[Any]:
     from renorm.expr.rewrite import walk
 

@@ -15,7 +15,7 @@ from torch import nn
 
 import renorm
 import renorm.torch
-from renorm.torch import compilations
+from renorm.torch import compilations, recomputation, training_graphs
 
 # what PyTorch itself warns of while it captures is not ours
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -150,6 +150,38 @@ def test_results_keep_the_order_of_memory() -> None:
     agree(module, compiled, x)
     with torch.no_grad():
         assert compiled(x).stride() == module(x).stride()
+
+
+@pytest.mark.parametrize("channels", [5, 6])
+@pytest.mark.parametrize("norm", [nn.InstanceNorm1d, nn.GroupNorm])
+def test_training_with_open_extents(norm: Any, channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of norms whose channels only a scale tells, or nobody, and of views of memory in another order than stated."""
+    for module, of in ((training_graphs, "LEAST"), (recomputation, "LEAST")):
+        monkeypatch.setattr(module, of, 1)
+    for affine in (True, False):
+        given = (1, channels) if norm is nn.GroupNorm else (channels,)
+        own = nn.Sequential(norm(*given, affine=affine), nn.Mish(), nn.Linear(6, 4)).train()
+        compiled = torch.compile(own, backend="renorm", dynamic=True)
+        for n in (4, 3):
+            x = torch.randn(n, channels, 6, requires_grad=True)
+            found, wanted = (
+                torch.autograd.grad(f(x).transpose(0, 1).flatten(1).square().sum(), [x, *own.parameters()])
+                for f in (compiled, own)
+            )
+            for a, b in zip(found, wanted, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4 * float(b.abs().max()))
+
+
+def test_views_of_memory_in_another_order_than_stated() -> None:
+    """PyTorch's own gradient of softplus is contiguous, where the graph says that it lies as its input."""
+    linear, x = nn.Linear(6, 6), torch.randn(2, 6, 4, 6, requires_grad=True)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.softplus(linear(x).permute(2, 0, 3, 1))
+
+    found = torch.autograd.grad(torch.compile(run, backend="renorm", dynamic=True)(x).sum(), [x, linear.weight])
+    for a, b in zip(found, torch.autograd.grad(run(x).sum(), [x, linear.weight]), strict=True):
+        torch.testing.assert_close(a, b)
 
 
 ORDERS: dict[str, Any] = {

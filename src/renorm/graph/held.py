@@ -11,13 +11,12 @@ def held_weight_dtype(node: Node, index: int) -> str | None:
     """Return in which dtype memory holds operand `index` of a node, where that is a constant weight of a sum of
     products: as the data that it is multiplied with; None: in its own."""
     data, weight = node.inputs[0], node.inputs[index]
-    dot = None if data is None else dots.of_data(data.held_dtype)
-    if data is not None and dtypes.is_int(data.held_dtype):
-        is_of_bytes = dot is not None and weight is not None and weight.is_constant and weight.dtype == dot.weight
-        return dot.weight if dot is not None and is_of_bytes and index == 1 else None
-    if not node.op.is_product or node.op.magnifies_weights or data is None or data.held_dtype == data.dtype:
+    if data is None or weight is None or not weight.is_constant or not node.op.is_product:
         return None
-    if weight is None or not weight.is_constant or weight.dtype != "float32":
+    if dtypes.is_int(data.held_dtype):
+        dot = dots.of_data(data.held_dtype)
+        return dot.weight if index == 1 and dot is not None and weight.dtype == dot.weight else None
+    if node.op.magnifies_weights or data.held_dtype == data.dtype or weight.dtype != "float32":
         return None
     if data.held_dtype == "tf32" and is_lanewise(node):
         return None

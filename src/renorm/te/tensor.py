@@ -440,11 +440,15 @@ _WRITTEN_OUT = 8
 
 def scalar_arithmetic(op: str, a: Expr, b: Expr) -> Expr:
     """a op b of scalars, where a small constant integer power is written out as multiplications."""
+    if op == "pow" and dtypes.is_float(b.dtype) and not dtypes.is_float(a.dtype):
+        a = cast(b.dtype, a)
     n = _whole(b) if op == "pow" else None
     if n is not None:
         if 1 <= n <= _WRITTEN_OUT:
             return _product(a, n)
-        if -_WRITTEN_OUT <= n < 0 and dtypes.is_float(a.dtype):
+        if n < 0 and not dtypes.is_float(a.dtype):
+            raise InvalidExpression(f"{a} to the power of {n} is no integer", do="cast what it is of to a float")
+        if -_WRITTEN_OUT <= n < 0:
             return binary("/", const(1, a.dtype), _product(a, -n))
     return binary(op, a, b)
 

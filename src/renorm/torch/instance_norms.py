@@ -18,13 +18,12 @@ def as_group_norms(graph: fx.GraphModule) -> None:
     for node in [n for n in graph.graph.nodes if n.op == "call_function" and n.target in _NORMS]:
         found = node.normalized_arguments(graph, normalize_to_only_use_kwargs=True)
         given: dict[str, Any] = dict(found.kwargs) if found else {}
-        x = given.get("input")
-        if (
-            not isinstance(x, fx.Node)
-            or given.get("running_mean") is not None
-            or not given.get("use_input_stats", True)
-        ):
+        x, is_own = given.get("input"), given.get("running_mean") is None and given.get("use_input_stats", True)
+        channels = x.meta["example_value"].shape[1] if isinstance(x, fx.Node) and is_own else None
+        if isinstance(channels, torch.SymInt):
+            channels = channels.node.maybe_as_int()  # a scale tells; groups of open number no group norm takes
+        if channels is None:
             continue
-        node.args, node.kwargs = (x, x.meta["example_value"].shape[1], given["weight"], given["bias"], given["eps"]), {}
+        node.args, node.kwargs = (x, channels, given["weight"], given["bias"], given["eps"]), {}
         node.target = torch.nn.functional.group_norm
     graph.recompile()

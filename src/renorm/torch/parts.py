@@ -168,8 +168,11 @@ def cut(
         members = [r for r in found if is_worth(r)]
     made = fuse_by_partitions(calls, [dict.fromkeys(nodes) for nodes in members])
     (end,) = (n for n in made.graph.nodes if n.op == "output")
-    for node in [n for n in made.graph.nodes if overload(n) == "copy_.default"]:
-        end.prepend(node)  # inputs that are updated, after all that reads them
+    for node in [*made.graph.nodes]:
+        if overload(node) == "copy_.default":
+            end.prepend(node)  # inputs that are updated, after all that reads them
+        if overload(node) == "view.default":  # PyTorch's kernels may give another order of axes than it states
+            node.target = torch.ops.aten.reshape.default
     parts = [n for n in made.graph.nodes if n.op == "call_module"]
     for part in parts:
         names = [a.name if isinstance(a, fx.Node) else "" for a in part.args]

@@ -214,5 +214,6 @@ def _of_channels(
     if groups == channels:
         return call(_ATEN.view.default, _result(graph, norm, index), [batch, channels, *around[1:]])
     of_groups = call(_ATEN.view.default, _result(graph, norm, index), [batch, groups, 1])
-    spread = call(_ATEN.expand.default, of_groups, [batch, groups, channels // groups])
+    each = call(operator.floordiv, channels, groups) if isinstance(channels, fx.Node) else channels // groups
+    spread = call(_ATEN.expand.default, of_groups, [batch, groups, each])
     return call(_ATEN.reshape.default, spread, [batch, channels, *around[1:]])

@@ -11,7 +11,7 @@ from math import isinf, isnan
 from renorm.codegen.cuda import stored_types, vectors
 from renorm.core import dtypes
 from renorm.core.conversion import TF32_HALF, TF32_KEPT
-from renorm.core.errors import InternalError, InvalidLoops
+from renorm.core.errors import InternalError
 from renorm.expr.bounds import interval
 from renorm.expr.nodes import (
     INTRINSICS,
@@ -28,7 +28,7 @@ from renorm.expr.nodes import (
     integer_limits,
 )
 from renorm.expr.rewrite import loads
-from renorm.tir.nodes import Buffer, Store, constant
+from renorm.tir.nodes import Buffer, Store
 
 TYPES = {
     "float64": "double", "float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16", "tf32": "float",
@@ -64,6 +64,8 @@ _OWN = {
     "return b < 0 || b >= (int)sizeof({t}) * 8 ? (a < 0 ? -1 : 0) : a >> b; }}",
     "pow": "{t} {name}({t} a, {t} b) {{ const {t} r = pow(a, b), n = rint(r); "
     "return fabs(r - n) <= 4.5e-16 * fabs(n) ? n : r; }}",
+    "power": "{t} {name}({t} a, {t} b) {{ "  # wraps; a negative exponent counts as 0
+    "unsigned long long r = 1, s = a; for (; b > 0; b >>= 1, s *= s) if (b & 1) r *= s; return ({t})r; }}",
     "quotient": "{t} {name}({t} a, {t} b) {{ "  # -2**31 / -1 wraps
     "return b == 0 ? 0 : b < 0 && b == -1 ? ({t})(0ULL - (unsigned long long)a) : a / b; }}",
     "floordiv": "{t} {name}({t} a, {t} b) {{ "
@@ -201,19 +203,13 @@ class Expressions:
                     f"powf({a}, {b})" if _register(e.dtype) == "float32" else f"{self._own('pow', e.dtype)}({a}, {b})"
                 )
             case "pow":
-                return self._integer_power(e)
+                return f"{self._own('power', e.dtype)}({a}, {b})"
             case "&&" | "||" as op if not loads(e):  # both sides cost less than a branch
                 return f"({a} {op[0]} {b})"
             case op if op in _INFIX:
                 return f"({a} {op} {b})"
             case _:
                 raise InternalError(f"CUDA C has no operator {e.op!r}")
-
-    def _integer_power(self, e: Binary) -> str:
-        exponent = constant(e.b)
-        if exponent is None or exponent < 0:
-            raise InvalidLoops(f"integer power {e} needs a constant exponent that is not negative")
-        return "(" + " * ".join([self._expr(e.a)] * exponent) + ")" if exponent else "1"
 
     def _cast(self, e: Cast) -> str:
         text, source = self._expr(e.a), e.a.dtype
