@@ -88,6 +88,23 @@ def test_storage_of_16_bits(dtype: str) -> None:
     np.testing.assert_array_equal(b, (a.astype(np.float32) * np.float32(1.7)).astype(kind))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+def test_narrow_integers_wrap_before_they_are_cast(dtype: str) -> None:
+    """C computes them as int."""
+    x = te.placeholder((6,), dtype, name="X")
+    values = [lambda i: x[i] + x[i], lambda i: x[i] * x[i], lambda i: x[i] - x[5 - i], lambda i: te.abs(x[i])]
+    held = np.array([np.iinfo(dtype).min, 3, 7, 11, 100, np.iinfo(dtype).max], dtype)
+    with np.errstate(over="ignore"):
+        wanted = [held + held, held * held, held - held[::-1], np.abs(held)]
+    for of, exact in zip(values, wanted, strict=True):
+        y = te.compute((6,), lambda i, of=of: of(i).astype("int32"), name="Y")
+        s = te.create_schedule(y.op)
+        s[y].bind(y.op.axis[0], te.thread_axis("threadIdx.x"))
+        found = np.zeros(6, np.int32)
+        run(te.lower(s, [x, y]), [held, found])
+        np.testing.assert_array_equal(found, exact)
+
+
 def test_registered_under_its_architecture() -> None:
     register()
     assert assemblers.assembler(ARCH) is assemble

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
@@ -397,3 +398,20 @@ def test_any_schedule_on_blocks_and_threads(run: Any, data: st.DataObject) -> No
     p = draw_program(data.draw)
     outputs = [p.computed[-1]]
     check(run, p, draw_schedule(data.draw, p, outputs, gpu=True), outputs, "cuda")
+
+
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "uint16", "uint32", "bool"])
+def test_narrow_integers_wrap_in_indices(run_on_cpu: Any, dtype: str, inline: bool) -> None:
+    """Computed in an index as in memory, and cast there."""
+    X, A = te.placeholder((4,), "int32", name="X"), te.placeholder((6,), name="A")
+    P = te.compute((4,), lambda i: te.cast(dtype, X[i]) - te.const(1, dtype) if dtype != "bool" else X[i].astype(dtype))
+    T = te.compute((4,), lambda i: A[te.max(te.min(P[i].astype("int64"), 5), 0)], name="T")
+    s = te.create_schedule(T.op)
+    if inline:
+        s[P].compute_inline()
+    x, a, y = np.array([0, 259, -253, -(2**31)], np.int32), np.arange(6, dtype=np.float32), np.zeros(4, np.float32)
+    run_on_cpu(te.lower(s, [X, A, T]), [x, a, y])
+    held = x.astype(dtype)
+    wanted = held.astype(np.int64) if dtype == "bool" else (held - np.ones((), dtype)).astype(np.int64)
+    np.testing.assert_array_equal(y, a[np.clip(wanted, 0, 5)])

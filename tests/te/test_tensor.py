@@ -88,6 +88,41 @@ def test_integer_powers_multiply(exponent: float) -> None:
     np.testing.assert_allclose(evaluate(y, X=x), want if exponent > 0 else 1 / want, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("constant", "wanted"),
+    [
+        (lambda: te.const(0.1, "float32").astype("float64"), float(np.float32(0.1))),
+        (lambda: te.cast("float32", te.cast("float16", te.const(1e30, "float64"))), np.inf),
+        (lambda: (te.const(200, "uint8") + te.const(100, "uint8")).astype("int32"), 44),
+        (lambda: te.truncdiv(te.const(-128, "int8"), te.const(-1, "int8")).astype("int32"), -128),
+        (lambda: te.cast("uint64", -te.const(255, "uint32")), 2**32 - 255),
+    ],
+)
+def test_constants_are_computed_as_data(constant: Any, wanted: float) -> None:
+    assert evaluate(te.compute((1,), lambda i: constant(), name="T"))[0] == wanted
+
+
+@pytest.mark.parametrize(("number", "dtype"), [(300, "uint8"), (-1, "uint64"), (128, "int8"), (np.nan, "int32")])
+def test_what_a_dtype_does_not_hold_is_no_constant_of_it(number: float, dtype: str) -> None:
+    with pytest.raises(InvalidExpression, match=f"is no constant of {dtype}"):
+        te.const(number, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint16", "uint32"])
+def test_integers_beside_each_other_have_a_dtype_that_holds_both(dtype: str) -> None:
+    k, narrow = te.placeholder((3,), dtype, name="k"), te.placeholder((3,), "int8", name="n")
+    x = np.array([np.iinfo(dtype).min, 7, np.iinfo(dtype).max], dtype)
+    n = np.array([-128, 127, 3], np.int8)
+    for made, wanted in (
+        (k < 300, x.astype(np.int64) < 300),
+        (te.max(k[0], -1), np.array([max(int(x[0]), -1)])),
+        (k + narrow, x + n),
+        (k + (-200), x.astype(np.int64) - 200),
+    ):
+        t = made if isinstance(made, te.Tensor) else te.compute((1,), lambda i, made=made: made, name="T")
+        np.testing.assert_array_equal(evaluate(t, k=x, n=n), wanted)
+
+
 def test_powers_of_integers() -> None:
     """A float exponent gives a float, whatever number it is; an inverse is no integer."""
     k = te.placeholder((2,), "int32", name="k")

@@ -303,8 +303,8 @@ def const(value: Scalar | np.generic, dtype: str | None = None) -> Const:
             dtype = "int32" if -(2**31) <= value < 2**31 else "int64"
         else:
             dtype = "float32"
-    whole = dtypes.is_int(dtype)
-    if not isinstance(value, (int, float)) or (whole and isinstance(value, float) and not np.isfinite(value)):
+    is_number = isinstance(value, (int, float))
+    if not is_number or (dtypes.is_int(dtype) and not (abs(value) < inf and holds(dtype, value, value))):
         raise InvalidExpression(f"{type(value).__name__} {value!r} is no constant of {dtype}")
     return Const(value, dtype)
 
@@ -322,8 +322,8 @@ def as_expr(value: Any, like: Expr | None = None) -> Expr:
         if like is None:
             return const(number)
         kind = dtypes.lookup(like.dtype).kind
-        if isinstance(number, float) and kind in ("int", "uint"):
-            return const(number)  # the caller's promotion makes the integer side a float
+        if kind in ("int", "uint") and (isinstance(number, float) or not holds(like.dtype, number, number)):
+            return const(number)  # the caller's promotion makes the other side a float, or wider
         return const(number, like.dtype if kind != "bool" or isinstance(number, bool) else None)
     raise InvalidExpression(
         f"{type(value).__name__} {value!r} is not an expression", do="use numbers, variables, tensor elements"
@@ -334,12 +334,16 @@ _RANK = {"bool": 0, "uint": 1, "int": 2, "float": 3}
 
 
 def promote(a: Expr, b: Expr) -> tuple[Expr, Expr]:
-    """Both operands in the wider type: float over int over bool, more bits over fewer; scalars spread to vectors."""
+    """Both operands in the wider type: float over int over bool, more bits over fewer, of an int and a uint the int
+    that holds both, int64 at most; scalars spread to vectors."""
     if a.dtype != b.dtype:
         if dtypes.is_stored(a.dtype) or dtypes.is_stored(b.dtype):
             raise _not_computed(f"{a.dtype} beside {b.dtype}", a if dtypes.is_stored(a.dtype) else b)
         da, db = dtypes.lookup(a.dtype), dtypes.lookup(b.dtype)
         wider = max((da, db), key=lambda d: (_RANK[d.kind], d.bits)).name
+        if {da.kind, db.kind} == {"int", "uint"}:
+            bits = max(2 * d.bits if d.kind == "uint" else d.bits for d in (da, db))
+            wider = f"int{min(64, bits)}"
         a, b = cast(wider, a), cast(wider, b)
     if a.lanes != b.lanes:
         a = Broadcast(a, b.lanes) if a.lanes == 1 else a
@@ -378,8 +382,10 @@ def binary(op: str, a: Expr, b: Expr) -> Expr:
     a, b = promote(a, b)
     if isinstance(a, Const) and isinstance(b, Const) and not dtypes.is_float(a.dtype) and a.dtype != "bool":
         folded = fold_integers(op, int(a.value), int(b.value))
+        if folded is not None and op in ARITHMETIC:
+            return Const(folded if holds(a.dtype, folded, folded) else wrapped(folded, a.dtype), a.dtype)
         if folded is not None:
-            return const(folded, a.dtype if op in ARITHMETIC else "bool")
+            return Const(folded, "bool")
     return Binary(op, a, b)
 
 
@@ -413,10 +419,10 @@ def cast(dtype: str, a: Expr) -> Expr:
     if a.dtype == dtype:
         return a
     if isinstance(a, Const):
-        value = a.value
+        value = float(converted(np.asarray(a.value), a.dtype)) if isinstance(a.value, float) else a.value
         if dtypes.is_int(dtype):
             return Const(truncated(value, dtype) if isinstance(value, float) else wrapped(int(value), dtype), dtype)
-        return Const(value, dtype)
+        return Const(float(converted(np.asarray(value), dtype)) if dtypes.is_float(dtype) else value, dtype)
     return Cast(dtype, a)
 
 
@@ -490,6 +496,12 @@ def integer_limits(dtype: str) -> tuple[int, int]:
     if dtype == "bool":
         return 0, 1
     return limits(dtype)
+
+
+def holds(dtype: str, low: float, high: float) -> bool:
+    """Return whether an integer dtype has all numbers from low to high; those of indices do, in 64 bits."""
+    least, most = integer_limits(dtype)
+    return dtype in ("int32", "int64") or (least <= low and high <= most)
 
 
 # combiner of a reduction -> the operator of one step of it

@@ -19,7 +19,7 @@ from renorm.expr.algebra import ExprAlgebra
 from renorm.expr.bounds import End, Intervals
 from renorm.expr.linear import ONES, Linear, Place, cofactor, expression, factors, is_of_extents, linear, place_of
 from renorm.expr.mixed_radix import Digit, digit_of
-from renorm.expr.nodes import COMPARISONS, Binary, Call, Cast, Const, Expr, OpenVar, Select, Var, cast, const
+from renorm.expr.nodes import COMPARISONS, Binary, Call, Cast, Const, Expr, OpenVar, Select, Var, cast, const, holds
 from renorm.expr.rewrite import children, key, transform, variables
 
 ZERO, ONE = Linear({}), Linear({}, 1)
@@ -411,12 +411,13 @@ class LoopAlgebra(ExprAlgebra):
             case Var():
                 return env[e]
             case Cast(a=a) if dtypes.is_int(a.dtype):
-                return self.linear(a, env, opaque)  # indices never wrap
+                form = self.linear(a, env, opaque)
+                return form if holds(e.dtype, *self.form_span(form)) else opaque(e)
             case Call(name="likely", args=(a,)):
                 return self.linear(a, env, opaque)
             case Binary(op="+" | "-" | "*" | "//" | "%" | "/" | "min" | "max"):
                 form = self.applied(e.op, self.linear(e.a, env, opaque), self.linear(e.b, env, opaque))
-                return opaque(e) if form is None else form
+                return form if form is not None and holds(e.dtype, *self.form_span(form)) else opaque(e)
             case Select() | Call(name="if_then_else"):
                 condition, then, otherwise = children(e)
                 known = self.decide(condition, env, opaque)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from renorm.core import dtypes
 from renorm.core.spans import Span, either, span_of
 from renorm.expr.linear import INDEX_TYPES, Linear
-from renorm.expr.nodes import Binary, Call, Cast, Const, Expr, Load, OpenVar, Select, Var, cast, const, integer_limits
+from renorm.expr.nodes import Binary, Call, Cast, Const, Expr, Load, OpenVar, Select, Var, cast, holds, integer_limits
 from renorm.expr.rewrite import children, key, rebuild
 from renorm.te.loop_algebra import LoopAlgebra, OpaqueValue
 from renorm.te.tensor import ComputeOp, Tensor, source_of
@@ -102,7 +102,7 @@ class Translation:
                 return either(*(self.algebra.form_span(self.linear(x)) for x in (a, b)))
             case Binary(op="*", a=a, b=b) if e.dtype in INDEX_TYPES:
                 return span_of("*", *(self.algebra.form_span(self.linear(x)) for x in (a, b)))
-            case Cast(a=a) if not dtypes.is_float(a.dtype):
+            case Cast(a=a) if not dtypes.is_float(a.dtype) and holds(e.dtype, *integer_limits(a.dtype)):
                 return integer_limits(a.dtype)
             case _:
                 return integer_limits(e.dtype)
@@ -163,7 +163,7 @@ class Translation:
             return self.value(chosen)
         known = self._known(e) if e.dtype == "bool" else None
         if known is not None:
-            return const(known)
+            return Const(known, "bool")
         undivided = self._undivided(e)
         return self._rebuild(e) if undivided is None else undivided
 

@@ -364,8 +364,8 @@ class _Source:
             case Var():
                 return self._name(e)
             case Binary(op=op, a=a, b=b):
-                data = reads(e) or e.dtype not in INDEX_TYPES
-                wraps = op in ARITHMETIC and not exact and dtypes.is_int(e.dtype) and data
+                data = e.dtype not in INDEX_TYPES or (reads(e) and not exact)
+                wraps = op in ARITHMETIC and dtypes.is_int(e.dtype) and data
                 if op in ("//", "%") and not wraps and dtypes.is_int(a.dtype) and isinstance(b, Const) and b.value > 0:
                     return self._apply(f"({{}} {op} {{}})", (a, b), exact, e.lanes)  # as Python's, and much quicker
                 return self._apply(arithmetic.binary(op, a.dtype, wraps), (a, b), exact, e.lanes)

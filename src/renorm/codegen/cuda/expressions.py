@@ -207,7 +207,8 @@ class Expressions:
             case "&&" | "||" as op if not loads(e):  # both sides cost less than a branch
                 return f"({a} {op[0]} {b})"
             case op if op in _INFIX:
-                return f"({a} {op} {b})"
+                is_narrow = dtypes.is_int(e.dtype) and dtypes.lookup(e.dtype).bits < 32  # C goes on with an int
+                return f"(({TYPES[e.dtype]})({a} {op} {b}))" if is_narrow else f"({a} {op} {b})"
             case _:
                 raise InternalError(f"CUDA C has no operator {e.op!r}")
 
@@ -269,7 +270,7 @@ class Expressions:
             case "sigmoid" | "sign" | "shift_left" | "shift_right":
                 return f"{self._own(e.name, e.dtype)}({', '.join(args)})"
             case "abs" if dtype not in ("float32", "float64"):
-                return f"({args[0]} < 0 ? -{args[0]} : {args[0]})"
+                return f"(({TYPES[dtype]})({args[0]} < 0 ? -{args[0]} : {args[0]}))"
             case name:
                 return f"{_C_NAMES.get(name, name)}{suffix}({', '.join(args)})"
 
