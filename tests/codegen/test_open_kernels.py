@@ -140,6 +140,20 @@ def of_blocks(h: Any, w: Any) -> tuple[te.Schedule, list[te.Tensor]]:
     return s, [a, b]
 
 
+def buffers_within_copies(n: Any, m: Any) -> tuple[te.Schedule, list[te.Tensor]]:
+    """Both copies of an unrolled loop hold the same buffers of open size, the inner one under a tail's condition."""
+    a = te.placeholder((n, m), name="a")
+    b = te.compute((n, m), lambda i, j: a[i, j] * 2.0, name="b")
+    c = te.compute((2, n, m), lambda u, i, j: b[i, j] + u.astype("float32"), name="c")
+    d = te.compute((2, n, m), lambda u, i, j: c[u, i, j] + 1.0, name="d")
+    s = te.create_schedule(d.op)
+    s[d].unroll(d.op.axis[0])
+    outer, _ = s[d].split(d.op.axis[1], nparts=2)
+    s[c].compute_at(s[d], outer)
+    s[b].compute_at(s[c], c.op.axis[1])
+    return s, [a, d]
+
+
 def conv_reference(a: Array, k: Array) -> Array:
     x = np.pad(a.astype(np.float64), 1)
     rows, columns = ((e - 1) // 2 + 1 for e in a.shape)
@@ -163,6 +177,7 @@ PROGRAMS: dict[str, tuple[Program, int, Callable[..., Array]]] = {
     "row_means": (row_means, 2, lambda a: a.mean(1)),
     "convolution": (convolution, 2, conv_reference),
     "convolution_inline": (convolution_inline, 2, conv_reference),
+    "buffers_within_copies": (buffers_within_copies, 2, lambda a: np.stack([a * 2 + 1, a * 2 + 2])),
     "of_blocks": (of_blocks, 2, lambda a: a.reshape(len(a) // 4, 4, -1, 4).swapaxes(1, 2) + 1),
 }
 

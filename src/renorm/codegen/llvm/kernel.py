@@ -10,7 +10,7 @@ from renorm.codegen.llvm.dots import Dots
 from renorm.codegen.llvm.expressions import Expressions
 from renorm.codegen.llvm.matrices import Matrices
 from renorm.codegen.llvm.memory import NONTEMPORAL, Storage
-from renorm.codegen.llvm.ssa import I8, I64, PTR, Function, Value, constant
+from renorm.codegen.llvm.ssa import I64, PTR, Function, Value, constant
 from renorm.codegen.llvm.subtarget import subtarget
 from renorm.codegen.llvm.turned import Turns
 from renorm.codegen.phases import Phase
@@ -169,10 +169,16 @@ class _PhaseEmitter:
             if buffer in used:
                 size = None if isinstance(buffer.size, Expr) else buffer.size
                 self.x.memory.places[buffer] = Storage(self._argument(k), buffer.dtype, size, is_private=False)
-        if any(buffer in self._scratch for buffer in used):
+        large = [buffer for buffer in self._scratch if buffer in used]
+        if large:  # placed here, before all statements: copies of an unrolled loop's body share the memory
             base = self._argument(count + len(self._kernel.given))
             mine = self.f.op("mul", Value("%thread", I64), self._number(self._stride))
-            self._scratch_base = self.f.offset(base, "i8", mine)
+            base = self.f.offset(base, "i8", mine)
+            for buffer in large:
+                pointer = self.f.offset(base, "i8", self._number(self._scratch[buffer]))
+                size = None if isinstance(buffer.size, Expr) else buffer.size
+                place = Storage(pointer, buffer.dtype, size, False, self._loses_subnormals)
+                self.x.memory.places[buffer] = place
 
     def _number(self, size: int | Expr) -> Value:
         if isinstance(size, Expr):
@@ -289,20 +295,12 @@ class _PhaseEmitter:
         if buffer.scope == "tile" and self._matrices is not None and self._matrices.begin(s):
             self.statement(s.body)
             return
-        if buffer not in places:  # else a copy of an unrolled loop's body: the same memory, with nothing known about it
-            places[buffer] = self._place(buffer)
+        if buffer not in places:  # else in scratch, or a copy of an unrolled loop's body: nothing is known about it yet
+            assert not isinstance(buffer.size, Expr)  # what is on the stack has bytes
+            pointer = self.f.allocate(types.memory_type(buffer.dtype).element, max(1, buffer.size), ALIGNMENT)
+            places[buffer] = Storage(pointer, buffer.dtype, buffer.size, True, self._loses_subnormals)
         self.x.memory.enter([places[buffer]])
         self.statement(s.body)
-
-    def _place(self, buffer: Buffer) -> Storage:
-        if buffer in self._scratch:
-            pointer = self.f.offset(self._scratch_base, I8.element, self._number(self._scratch[buffer]))
-            size = None if isinstance(buffer.size, Expr) else buffer.size
-            return Storage(pointer, buffer.dtype, size, False, self._loses_subnormals)
-        assert not isinstance(buffer.size, Expr)  # what is on the stack has bytes
-        element = types.memory_type(buffer.dtype).element
-        pointer = self.f.allocate(element, max(1, buffer.size), ALIGNMENT)
-        return Storage(pointer, buffer.dtype, buffer.size, True, self._loses_subnormals)
 
 
 def _buffers(phase: Phase) -> set[object]:
