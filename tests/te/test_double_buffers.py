@@ -15,6 +15,7 @@ from renorm.core.errors import InvalidLoops, InvalidSchedule
 from renorm.tir import interpret
 from renorm.tir.nodes import Barrier, For, Kernel, walk
 from renorm.tir.parse import parse
+from renorm.tir.verify import verify
 
 WHICH = ("", "A", "B", "AB")
 
@@ -201,6 +202,22 @@ def test_rows_lie_as_far_apart_as_is_asked_for() -> None:
     text = str(te.lower(s, args))
     assert "allocate A.shared[float32 * 36]" in text  # 4 rows of 5, 9 apart
     assert "(threadIdx.x*9)" in text
+
+
+@pytest.mark.parametrize("is_result", [True, False])
+def test_rows_of_what_is_kept_whole_lie_side_by_side(is_result: bool) -> None:
+    a = te.placeholder((8,), name="A")
+    p = te.compute((8,), lambda i: a[i] * 2.0, name="P")
+    t = te.compute((8,), lambda i: p[i] + 1.0, name="T")
+    s = te.create_schedule([p.op, t.op] if is_result else t.op)
+    s[p].compute_at(s[t], t.op.axis[0])
+    s[p].store_root()
+    s[p].storage_align(p.op.axis[0], 4, 0)
+    kernel = te.lower(s, [a, p, t] if is_result else [a, t])
+    verify(kernel)
+    x, *results = np.arange(8, dtype=np.float32), *np.zeros((1 + is_result, 8), np.float32)
+    interpret.run(kernel, [x, *results])
+    np.testing.assert_array_equal(results[-1], x * 2 + 1)
 
 
 def test_an_axis_that_is_none_of_the_compute_is_refused() -> None:

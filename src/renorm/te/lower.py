@@ -337,11 +337,9 @@ class _Lowering:
         if window:
             strides = {i: self.algebra.extent(stride) for i, stride in enumerate(window.strides)}
         else:
-            strides = self._row_major(extents, order, None if nest is None else nest.stage)[0]
-        position = ZERO
-        for i in order:
-            position += self.algebra.scaled(indices[i], strides[i])
-        return self.algebra.rejoined(position)
+            stage = None if nest is None or nest.is_argument else nest.stage
+            strides = self._row_major(extents, order, stage)[0]
+        return self.algebra.rejoined(sum((self.algebra.scaled(indices[i], strides[i]) for i in order), ZERO))
 
     def _held(self, nest: Nest) -> Linear:
         """The elements of the array that holds the region of a stage."""

@@ -400,8 +400,8 @@ class Stage:
                                                                          T[i*33 + j] = ...
 
         Threads that read a column of shared memory then meet in no bank. The least distance that holds what is inside.
-        axis: a data axis of the compute itself. Of no meaning for arrays that a caller gives, or where the region
-        is open.
+        axis: a data axis of the compute itself. Of no meaning for arrays that a caller gives or that are kept whole
+        (store_root), or where the region is open.
         """
         op = self.computed("storage_align")
         if axis not in op.axis:
