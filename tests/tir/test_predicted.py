@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, isfinite
+from math import inf, isfinite, nan
 from typing import Any
 
 import pytest
@@ -176,6 +176,15 @@ def test_open_extents_are_typical_ones() -> None:
     s[c].vectorize(s[c].op.axis[1])
     kernel = prepare(te.lower(s, [a, c], name="k"))
     assert predicted(kernel, (0.0, 0.0, 0.0)).cycles == pytest.approx(64 * 5 / 4 + END)  # a round has 5 instructions
+
+
+@pytest.mark.parametrize("number", [inf, -inf, nan])
+def test_floats_that_are_no_integers_count_as_what_they_become(number: float) -> None:
+    a = te.placeholder((2, 16), "int32", name="a")
+    c = te.compute((2, 16), lambda i, j: a[i, j] + te.cast("int32", number / (i.astype("float32") + 2.0)), name="c")
+    s = te.create_schedule(c.op)
+    s[c].unroll(c.op.axis[0])
+    assert isfinite(predicted(prepare(te.lower(s, [a, c]))).cycles)
 
 
 def test_runs_of_lines_are_no_lists_of_lines() -> None:

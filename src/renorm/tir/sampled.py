@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from renorm.core.conversion import truncated
 from renorm.expr.nodes import Binary, Call, Cast, Const, Expr, Not, OpenVar, Select, Var
 from renorm.tir.nodes import For
 from renorm.tir.scope import typical
@@ -68,15 +69,13 @@ class Samples:
             case Var() if e in self._values:
                 return self._values[e]
             case Const():
-                return np.asarray(int(e.value))
+                return np.asarray(truncated(e.value, "int64"))
             case Binary() if e.op in _BINARY:
                 return _BINARY[e.op](self._at(e.a), self._at(e.b))
             case Not():
                 return self._at(e.a) == 0
-            case Cast():
-                return self._at(e.a)
-            case Call(name="likely"):
-                return self._at(e.args[0])
+            case Cast(a=a) | Call(name="likely", args=(a,)):
+                return self._at(a)
             case Select():
                 return np.where(self._at(e.condition) != 0, self._at(e.then), self._at(e.otherwise))
             case _:
