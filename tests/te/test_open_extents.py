@@ -175,6 +175,8 @@ ADDED = tvm.build(te.create_schedule(B.op), [A, B])
         (lambda: te.placeholder((te.reduce_axis((0, 3)).var,)), InvalidExpression, "is not an extent"),
         (lambda: A + te.placeholder((M, N)), InvalidExpression, "do not broadcast"),
         (lambda: te.specialize(te.create_schedule(B.op), [A, B], {N: 3}), InvalidExpression, "m has no value"),
+        (lambda: te.specialize(te.create_schedule(B.op), [A, B], dict[Any, Any]({N: 3, M: 2.5})),
+            InvalidExpression, "expected a mapping of open variables to ints"),
     ],
 )  # fmt: skip
 def test_what_is_refused(act: Callable[[], Any], error: type[Exception], message: str) -> None:
@@ -189,6 +191,13 @@ def test_a_thread_axis_must_hold_the_loop() -> None:
     te.specialize(s, [A, B], {N: 4, M: 2})
     with pytest.raises(InvalidSchedule, match=r"i has 5 rounds, threadIdx\.x has extent 4"):
         te.specialize(s, [A, B], {N: 5, M: 2})
+
+
+def test_numbers_of_numpy_are_values() -> None:
+    values: dict[Any, Any] = {N: np.int64(3), M: np.uint8(2)}
+    _, (a, _) = te.specialize(te.create_schedule(B.op), [A, B], values)
+    assert a.shape == (3, 2)
+    assert all(type(d) is int for d in a.shape)
 
 
 def test_extents_are_evaluated_exactly() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -28,7 +28,7 @@ Check = Callable[[Any], Any]  # gives the value as the function shall see it, or
 _WORDS = {
     "int": "an int", "float": "a number", "bool": "True or False", "str": "a string", "NoneType": "None",
     "Tensor": "a tensor", "Operation": "an operation", "IterVar": "an axis", "Stage": "a stage",
-    "Schedule": "a schedule", "Expr": "an expression",
+    "Schedule": "a schedule", "Expr": "an expression", "OpenVar": "an open variable", "Any": "a value",
 }  # fmt: skip
 
 
@@ -94,6 +94,9 @@ def _check(hint: Any) -> Check:
             return _either([_check(m) for m in members])
         case origin if origin is Sequence:
             return _each(_check(members[0]))
+        case origin if origin is Mapping:
+            whole, (key, value) = _is(lambda x: isinstance(x, Mapping)), map(_check, members)
+            return lambda x: {key(k): value(v) for k, v in whole(x).items()}
         case origin if origin is Callable:
             return _is(callable)
         case _ if hint is Extent:
@@ -112,6 +115,8 @@ def _words(hint: Any) -> str:
         return " or ".join(_words(m) for m in members)
     if origin is Sequence:
         return f"a sequence of {_words(members[0]).removeprefix('a ').removeprefix('an ')}s"
+    if origin is Mapping:
+        return f"a mapping of {' to '.join(_words(m).split(maxsplit=1)[-1] + 's' for m in members)}"
     if origin is Callable:
         return "a function"
     if hint is Extent:

@@ -37,10 +37,7 @@ __all__ = [
 
 @checked("te.", InvalidExpression)
 def placeholder(
-    shape: Any,
-    dtype: Any = "float32",
-    name: str = "placeholder",
-    strides: Sequence[int] | None = None,
+    shape: Any, dtype: Any = "float32", name: str = "placeholder", strides: Sequence[int] | None = None
 ) -> Tensor:
     """A tensor that the caller of the kernel gives. shape: extents, or one of them; () for one element. strides: how
     many elements apart neighbours along each axis lie in memory, which holds more between them; None: row-major."""
@@ -121,10 +118,7 @@ def thread_axis(dom: int | str | Sequence[int] | None = None, tag: str = "", nam
 
 
 def sum(
-    expr: ExprLike,
-    axis: IterVar | Sequence[IterVar],
-    where: ExprLike | None = None,
-    init: ExprLike | None = None,
+    expr: ExprLike, axis: IterVar | Sequence[IterVar], where: ExprLike | None = None, init: ExprLike | None = None
 ) -> Expr:
     """Sum over one or several reduce axes; 0 over an empty range. where: elements where it is false are left out."""
     return _reduce("sum", expr, axis, where, init)
