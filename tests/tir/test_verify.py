@@ -53,6 +53,9 @@ def test_what_passes_stays_inside(index: Expr, condition: Expr, size: int) -> No
         "for (f, 0, 784) { Y[(f % 28)*28 + f//28] = X[f] }",
         "for (o, 0, 49) { for (i, 0, 17) { if (o*17 + i < 784) { Y[((o*17 + i) % 28)*28 + (o*17 + i)//28] = 0f } } }",
         "for (i, 0, 28) { let j = 27 - i { Y[j*28 + i] = 1f } }",
+        "for (i, 0, 28) { Y[i] = W[if_then_else(min(max(I[i], (int64)-28), (int64)27) < (int64)0, "
+        "min(max(I[i], (int64)-28), (int64)27) + (int64)28, min(max(I[i], (int64)-28), (int64)27))] }",
+        "for (i, 0, 28) { Y[i] = X[select(I[i] < (int64)9, select(I[i] < (int64)0, (int64)0, I[i]), (int64)783)] }",
         # not provable by intervals: i and j are at most 5 apart
         "for (i, 0, 30) { for (j, 0, 30) { if (i*j < 784) { Y[i*j] = 1f } } }",
         "if (1 < 0) { Y[9999] = 0f }",

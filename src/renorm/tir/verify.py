@@ -27,23 +27,11 @@ from renorm.expr import mixed_radix
 from renorm.expr.bounds import is_exact
 from renorm.expr.nodes import Binary, Broadcast, Call, Expr, Load, Not, Ramp, Select, Var
 from renorm.expr.rewrite import children as parts_of
-from renorm.expr.rewrite import conjuncts, variables
+from renorm.expr.rewrite import conjuncts, transform, variables
 from renorm.expr.rewrite import rebuild as rebuild_expr
 from renorm.expr.rewrite import walk as walk_expr
 from renorm.tir.arithmetic import UFUNCS
-from renorm.tir.nodes import (
-    Allocate,
-    Buffer,
-    For,
-    If,
-    Kernel,
-    Let,
-    Prefetch,
-    Stmt,
-    Store,
-    children,
-    expressions,
-)
+from renorm.tir.nodes import Allocate, Buffer, For, If, Kernel, Let, Prefetch, Stmt, Store, children, expressions
 from renorm.tir.scope import Scope
 from renorm.tir.verify_gpu import barrier_problems, gpu_problems
 from renorm.tir.verify_types import type_problems
@@ -51,6 +39,7 @@ from renorm.tir.verify_types import type_problems
 # how many combinations of values are tried where intervals prove nothing: a transposed convolution of volumes has
 # eight variables and 600,000
 MOST_POINTS = 1 << 21
+MOST_CHOICES = 4  # in one index, whose ways are looked at one by one: each doubles them
 
 
 def verify(kernel: Kernel, target: Target | None = None, to_first: bool = False) -> None:
@@ -209,20 +198,35 @@ class _Checker:
         simple = guarded.simplifier()(index)
         if guarded.intervals().is_within(simple, buffer.size):
             return
-        if isinstance(buffer.size, Expr):
-            if not mixed_radix.is_within(simple, buffer.size, guarded.bounds, guarded.facts):
-                reached = guarded.intervals().span(simple)
-                self.problems.append(_outside(buffer, simple, reached, guarded, what, False))
-            return
-        span = mixed_radix.interval(simple, guarded.bounds, guarded.facts)
-        if is_within(span, buffer.size):
-            return
-        tried, widened = _without_data(simple, guarded)
-        reached = _extremes(tried, widened)
-        if reached is not None and (reached[0] > reached[1] or is_within(reached, buffer.size)):
-            return
-        certain = reached is not None and widened is guarded
-        self.problems.append(_outside(buffer, simple, reached or span, guarded, what, certain))
+        problem = _problem(buffer, simple, guarded, what)
+        choices = list(dict.fromkeys(filter(_is_choice, walk_expr(simple)))) if problem else []
+        if 0 < len(choices) <= MOST_CHOICES:  # each way by itself, where the condition says more of it
+            condition, *ways = parts_of(choices[0])
+            for way, fact in zip(ways, (condition, Not(condition)), strict=True):
+                chosen = transform(simple, {choices[0]: way}.get)
+                self._inside(buffer, chosen, None, _and_in_expression(guarded, fact), what)
+        elif problem:
+            self.problems.append(problem)
+
+
+def _is_choice(e: Expr) -> bool:
+    return isinstance(e, Select) or (isinstance(e, Call) and e.name == "if_then_else")
+
+
+def _problem(buffer: Buffer, index: Expr, scope: Scope, what: str) -> str | None:
+    """Return what is said of an index that bounds alone do not prove to be inside; None where the rest does."""
+    if isinstance(buffer.size, Expr):
+        if mixed_radix.is_within(index, buffer.size, scope.bounds, scope.facts):
+            return None
+        return _outside(buffer, index, scope.intervals().span(index), scope, what, False)
+    span = mixed_radix.interval(index, scope.bounds, scope.facts)
+    if is_within(span, buffer.size):
+        return None
+    tried, widened = _without_data(index, scope)
+    reached = _extremes(tried, widened)
+    if reached is not None and (reached[0] > reached[1] or is_within(reached, buffer.size)):
+        return None
+    return _outside(buffer, index, reached or span, scope, what, reached is not None and widened is scope)
 
 
 def _and_in_expression(scope: Scope, condition: Expr) -> Scope:

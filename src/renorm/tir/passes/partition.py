@@ -21,19 +21,7 @@ from renorm.expr.linear import Linear, expression
 from renorm.expr.nodes import Binary, Call, Const, Expr, Load, Not, OpenVar, Select, Var, all_of, cast
 from renorm.expr.rewrite import key, loads, variables
 from renorm.expr.rewrite import walk as walk_expr
-from renorm.tir.nodes import (
-    For,
-    If,
-    Kernel,
-    Stmt,
-    Store,
-    children,
-    constant,
-    expressions,
-    rebuild,
-    seq,
-    walk,
-)
+from renorm.tir.nodes import For, If, Kernel, Stmt, Store, children, constant, expressions, rebuild, seq, walk
 from renorm.tir.passes.simplify import is_nothing, simplify_stmt
 from renorm.tir.rewrite import fresh_copy
 from renorm.tir.scope import Scope, typical
