@@ -33,6 +33,9 @@ def value(e: Expr, env: Mapping[Any, Any]) -> Any:
             return value(a, env)
         case Load(source=source, indices=(Const(value=at),)):
             return env[source][at]
+        case Call(name="fmod", args=(a, b)):
+            x, y = value(a, env), value(b, env)
+            return int(np.fmod(x, y)) if y else 0
         case Call(name=name):
             return np.float32({"sqrt": np.sqrt, "abs": np.abs, "floor": np.floor}[name](value(e.args[0], env)))
         case Binary(op=op):
@@ -76,6 +79,7 @@ def _grow(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
         st.builds(Binary, st.sampled_from(["min", "max", "*"]), inner, inner),
         st.builds(Binary, st.sampled_from(["//", "%", "/", "//", "%"]), inner, divisors),
         st.builds(Binary, st.sampled_from(["//", "%"]), inner, inner),
+        st.builds(lambda a, b: Call("fmod", (a, b)), inner, divisors | inner),
         st.builds(Select, comparisons(inner), inner, inner),
     )
 

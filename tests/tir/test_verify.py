@@ -56,6 +56,7 @@ def test_what_passes_stays_inside(index: Expr, condition: Expr, size: int) -> No
         "for (i, 0, 28) { Y[i] = W[if_then_else(min(max(I[i], (int64)-28), (int64)27) < (int64)0, "
         "min(max(I[i], (int64)-28), (int64)27) + (int64)28, min(max(I[i], (int64)-28), (int64)27))] }",
         "for (i, 0, 28) { Y[i] = X[select(I[i] < (int64)9, select(I[i] < (int64)0, (int64)0, I[i]), (int64)783)] }",
+        "for (i, 0, 60) { Y[i] = W[fmod(i, 28)] + W[fmod(i - 59, 28) + 27] }",
         # not provable by intervals: i and j are at most 5 apart
         "for (i, 0, 30) { for (j, 0, 30) { if (i*j < 784) { Y[i*j] = 1f } } }",
         "if (1 < 0) { Y[9999] = 0f }",

@@ -6,14 +6,8 @@ from math import inf
 
 Span = tuple[float, float]  # least and greatest value, or infinities; finite ends are Python integers
 EVERYTHING: Span = (-inf, inf)
-NEGATED = {
-    "<": ">=",
-    "<=": ">",
-    ">": "<=",
-    ">=": "<",
-    "==": "!=",
-    "!=": "==",
-}  # what holds of integers where op does not
+# what holds of integers where op does not
+NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 
 
 def span_of(op: str, a: Span, b: Span) -> Span:
@@ -38,6 +32,9 @@ def span_of(op: str, a: Span, b: Span) -> Span:
             if l1 >= 0 and h1 < l2:
                 return a
             return (0, min(h2 - 1, h1 if l1 >= 0 else inf))
+        case "fmod":  # 0 by zero
+            most = max(abs(l2), abs(h2), 1) - 1
+            return (max(min(l1, 0), -most), min(max(h1, 0), most))
         case "min":
             return (min(l1, l2), min(h1, h2))
         case "max":

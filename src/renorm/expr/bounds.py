@@ -372,6 +372,8 @@ class Intervals:
                 return self.span(a)
             case Call(name="likely", args=(a,)) | Broadcast(value=a):
                 return self.span(a)
+            case Call(name="fmod", args=(a, b)) if is_exact(a, self._exact) and is_exact(b, self._exact):
+                return span_of("fmod", self.span(a), self.span(b))
             case Call(name="sign"):
                 return (-1, 1)
             case Call(name="abs", args=(a,)):

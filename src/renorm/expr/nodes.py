@@ -404,10 +404,11 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 def fold_integers(op: str, a: int, b: int) -> int | bool | None:
     """a op b over Python integers; None where it has no value (division by zero) or is not integer arithmetic."""
-    if op in ("/", "//", "%") and b == 0:
+    if op in ("/", "//", "%", "fmod") and b == 0:
         return None
-    if op == "/":
-        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    if op in ("/", "fmod"):
+        quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+        return quotient if op == "/" else a - quotient * b
     if op == "pow":
         return a**b if b >= 0 else None
     return OPERATIONS[op](a, b) if op in OPERATIONS else None
@@ -459,7 +460,11 @@ def call(name: str, *args: ExprLike) -> Expr:
         exprs = [cast("float32", e) if not dtypes.is_float(e.dtype) else e for e in exprs]
     if name in ("floor", "ceil", "trunc", "round", "isnan", "isinf") and not dtypes.is_float(exprs[0].dtype):
         return exprs[0] if name not in PREDICATES else const(False)
-    return Call(name, exprs)
+    match exprs:
+        case [Const(value=a, dtype=dtype), Const(value=b)] if name == "fmod" and dtypes.is_int(dtype):
+            return const(fold_integers(name, int(a), int(b)) or 0, dtype)  # 0 by zero
+        case _:
+            return Call(name, exprs)
 
 
 def all_of(*conditions: ExprLike) -> Expr:

@@ -6,20 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 
-from renorm.expr.nodes import (
-    Binary,
-    Broadcast,
-    Call,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Not,
-    Ramp,
-    Reduce,
-    Select,
-    Var,
-)
+from renorm.expr.nodes import Binary, Broadcast, Call, Cast, Const, Expr, Load, Not, Ramp, Reduce, Select, Var
 
 # levels that an expression may have: with each, walks go five calls of Python deeper, of the thousand that there are
 DEEPEST = 128

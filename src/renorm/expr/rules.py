@@ -28,6 +28,7 @@ from renorm.expr.nodes import (
     Not,
     Ramp,
     Select,
+    call,
     fold_integers,
 )
 from renorm.expr.rewrite import children, rebuild, without_lanes
@@ -197,17 +198,11 @@ def least_or_greatest(s: Simplifier, e: Binary) -> Expr | None:
         return e.a if e.op == "min" else e.b
     if low >= 0:
         return e.b if e.op == "min" else e.a
-    inner = e.a
-    if (
-        type(inner) is Binary
-        and inner.op == e.op
-        and type(inner.b) is Const
-        and type(e.b) is Const
-        and not dtypes.is_float(e.dtype)
-    ):
-        choose = min if e.op == "min" else max
-        return Binary(e.op, inner.a, s.constant(choose(inner.b.value, e.b.value), e.dtype))
-    return None
+    match e.a, e.b:
+        case Binary(op=op, a=x, b=Const(value=c)), Const(value=d) if op == e.op and not dtypes.is_float(e.dtype):
+            return Binary(op, x, s.constant((min if op == "min" else max)(c, d), e.dtype))
+        case _:
+            return None
 
 
 # ---- conditions
@@ -339,6 +334,16 @@ def likely_constant(s: Simplifier, e: Call) -> Expr | None:
 
 
 # ---- types, intrinsics, accesses
+
+
+def remainder(s: Simplifier, e: Call) -> Expr | None:
+    """fmod(c1, c2) -> c of integers, and fmod(x, y) -> x % y of index arithmetic that is not negative."""
+    a, b = e.args
+    if type(a) is Const and type(b) is Const and dtypes.is_int(e.dtype):
+        return call("fmod", a, b)
+    if s.is_index(a) and s.is_index(b) and s.span(a)[0] >= 0 and s.span(b)[0] > 0:
+        return Binary("%", a, b)
+    return None
 
 
 def double_cast(s: Simplifier, e: Cast) -> Expr | None:
@@ -479,6 +484,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "likely": (likely_constant,),
     "Cast": (double_cast, lift_broadcast),
     **dict.fromkeys(_EXACT_CALLS, (fold_exact_call, lift_broadcast)),
+    "fmod": (remainder, lift_broadcast),
     "Load": (constant_predicate,),
     "Ramp": (ramp_of_nothing,),
     "Broadcast": (broadcast_of_one,),

@@ -128,7 +128,7 @@ _EXACT: dict[str, Callable[..., Any]] = {  # exact, or rounded once, in the type
 _INTEGER: dict[str, Callable[..., Any]] = {
     "abs": abs,
     "sign": lambda x: (x > 0) - (x < 0),
-    "fmod": lambda a, b: int(math.copysign(abs(a) % abs(b), a)),
+    "fmod": _integer("fmod"),
     "fma": lambda a, b, c: a * b + c,
     "bitwise_and": lambda a, b: a & b,
     "bitwise_or": lambda a, b: a | b,
