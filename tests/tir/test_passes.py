@@ -206,6 +206,14 @@ def test_lanes_that_meet_stay_serial() -> None:
     check_same(kernel, prepare(kernel))
 
 
+def test_a_reduction_that_each_round_does_anew_stays_serial() -> None:
+    kernel = body_of(
+        "vectorized (v, 0, 8) { for (i, 0, 8) { Y[i] = 0f for (k, 0, 4) { Y[i] = Y[i] + X[k*8 + i] } } "
+        "Y[v + 8] = Y[v] + Y[7 - v] }"
+    )
+    check_same(kernel, prepare(kernel))
+
+
 def test_a_vectorized_reduction_is_refused() -> None:
     with pytest.raises(InvalidSchedule, match="rfactor"):
         prepare(body_of("for (i, 0, 8) { vectorized (k, 0, 16) { Y[i] = Y[i] + X[i*16 + k] } }"))

@@ -2,8 +2,9 @@
 
 Statements run for all lanes before the next one starts. Conditions that differ between lanes become predicates of loads
 and stores, buffers allocated inside get one element per lane. A loop stays serial where that would not be the same:
-lanes that meet in memory, extents that differ between lanes, a barrier, a vectorized loop inside (the inner one wins),
-or an extent that is unknown. A loop longer than LANES is cut in pieces; a vectorized reduction raises InvalidSchedule.
+lanes that meet in memory, a reduction that each round does anew, extents that differ between lanes, a barrier, a
+vectorized loop inside (the inner one wins), or an extent that is unknown. A loop longer than LANES is cut in pieces; a
+vectorized reduction raises InvalidSchedule.
 """
 
 from __future__ import annotations
@@ -132,12 +133,13 @@ class _Vectorizing:
         for s in stores:
             if not self._varies(s.index):
                 mine = key(s.index)
-                if any(x.source is buffer and key(x.indices[0]) == mine for x in _loads_of(s.value)):
+                updates = any(x.source is buffer and key(x.indices[0]) == mine for x in _loads_of(s.value))
+                if updates and self._varies(s.value):
                     raise InvalidSchedule(
                         f"axis {self._x.name} is vectorized, but all its rounds update {buffer.name}[{s.index}]",
                         do="vectorize a data axis, or split the reduction with rfactor",
                     )
-                if self._varies(s.value) or (s.predicate is not None and self._varies(s.predicate)):
+                if updates or self._varies(s.value) or (s.predicate is not None and self._varies(s.predicate)):
                     raise _StaysSerial(f"the last round decides {buffer.name}[{s.index}]")
         loaded = [x.indices[0] for s in walk(body) for e in expressions(s) for x in _loads_of(e) if x.source is buffer]
         intern = one_of_each()
