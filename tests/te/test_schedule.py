@@ -324,6 +324,29 @@ def test_refusals_of_primitives() -> None:
         assert message in refusal(act), message
 
 
+def test_what_is_refused_changes_nothing() -> None:
+    a = te.placeholder((6, 4, 2), name="A")
+    t = te.compute((6, 4, 2), lambda i, j, k: a[i, j, k], name="T")
+    given = te.extern((2,), [a], lambda loops, inputs, output: None, name="E")
+    s = te.create_schedule([t.op, given.op])
+    i, j, k = t.op.axis
+    s[t].bind(k, te.thread_axis("threadIdx.x"))
+
+    def state() -> list[Any]:
+        return [(x.name, list(x.leaf_iter_vars), list(x.relations), dict(x.kinds), x.op) for x in s.stages]
+
+    before = state()
+    for act in (
+        lambda: s[t].fuse(i, j, i),
+        lambda: s[t].tile(i, j, 2, 0),
+        lambda: s[t].tile(i, i, 2, 2),
+        lambda: s[t].tensorize(i),
+        lambda: s.cache_read(a, "local", [t, given]),
+    ):
+        assert refusal(act)
+        assert state() == before
+
+
 def test_cache_write_comes_first() -> None:
     _, c = product()
     s = te.create_schedule(c.op)

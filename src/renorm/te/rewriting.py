@@ -24,15 +24,6 @@ def replace_loads(body: Expr, f: Callable[[Load], Expr | None]) -> Expr:
     return transform(body, lambda e: f(e) if isinstance(e, Load) else None)
 
 
-def with_axes(body: Expr, values: dict[Var, Expr], axes: dict[IterVar, IterVar]) -> Expr:
-    """`body` with variables replaced, and with the reduce axes of its root renamed."""
-    replaced = substitute(body, values)
-    if isinstance(replaced, Reduce) and axes:
-        renamed = [axes.get(a, a) for a in replaced.axes]
-        return Reduce(replaced.combiner, replaced.value, renamed, replaced.condition, replaced.init)
-    return replaced
-
-
 def cache_read(
     s: Schedule, tensor: Tensor, scope: str, readers: Sequence[Tensor | Operation] | Tensor | Operation
 ) -> Tensor:
@@ -49,11 +40,10 @@ def cache_read(
         raise InvalidSchedule(f"cache_read of {tensor.name}: no readers are given")
     axis = [IterVar(f"ax{i}", extent, "data") for i, extent in enumerate(tensor.shape)]
     copy = ComputeOp(f"{tensor.name}.{scope}", axis, Load(tensor, [a.var for a in axis])).tensor
-    position = min(s.stages.index(stage) for stage in stages)
-    s.insert(position, _compute_op(copy)).scope = scope
-    for stage in stages:
-        op = stage.computed("cache_read")
-        body = replace_loads(op.body, lambda e: Load(copy, e.indices) if e.source is tensor else None)
+    ops = [stage.computed("cache_read") for stage in stages]
+    bodies = [replace_loads(op.body, lambda e: Load(copy, e.indices) if e.source is tensor else None) for op in ops]
+    s.insert(min(s.stages.index(stage) for stage in stages), _compute_op(copy)).scope = scope
+    for stage, op, body in zip(stages, ops, bodies, strict=True):
         stage.op = op.with_body(body)
     return copy
 

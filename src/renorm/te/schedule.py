@@ -128,9 +128,10 @@ def create_schedule(ops: Operation | Tensor | Sequence[Operation | Tensor]) -> S
 
 
 def AutoInlineInjective(sch: Schedule) -> None:
-    """Inline all stages that are no reductions and no outputs."""
+    """Inline all stages that are no reductions and no outputs, but for given loops and what these read."""
+    given = {t for x in sch.stages if isinstance(x.op, ExternOp) for t in (x.tensor, *x.op.input_tensors)}
     for stage in sch.stages:
-        if not stage.op.reduce_axis and not stage.is_output:
+        if not stage.op.reduce_axis and not stage.is_output and stage.tensor not in given:
             stage.compute_inline()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from renorm.core.absent_names import missing
@@ -88,12 +89,10 @@ class Stage:
         Gives (outer, inner). The condition is there only where the factor leaves a tail. An extent below the factor
         gives an inner loop of that extent. Raises InvalidSchedule where `parent` is no loop of this stage.
         """
-        position = self._loop(parent, "split")
         given = [x for x in (factor, nparts) if x is not None]
         if len(given) != 1:
             raise InvalidSchedule(f"{self.name}: split of {parent.name} takes factor= or nparts=, one of the two")
-        if given[0] < 1:
-            raise InvalidSchedule(f"{self.name}: split of {parent.name} by {given[0]!r}", ["expected an int from 1 up"])
+        position = self._place_of_split(parent, given[0])
         outer = IterVar(f"{parent.name}.outer", 0, parent.kind)
         inner = IterVar(f"{parent.name}.inner", 0, parent.kind)
         relation = Split(parent, outer, inner, factor, nparts)
@@ -101,6 +100,12 @@ class Stage:
         self.relations.append(relation)
         self.leaf_iter_vars[position : position + 1] = [outer, inner]
         return outer, inner
+
+    def _place_of_split(self, parent: IterVar, by: int) -> int:
+        position = self._loop(parent, "split")
+        if by < 1:
+            raise InvalidSchedule(f"{self.name}: split of {parent.name} by {by!r}", ["expected an int from 1 up"])
+        return position
 
     @primitive("s[T].")
     def fuse(self, *args: IterVar) -> IterVar:
@@ -118,28 +123,24 @@ class Stage:
             self.relations.append(Singleton(axis))
             self.leaf_iter_vars.insert(0, axis)
             return axis
+        position = self._loop(args[0], "fuse")
+        for outer, inner in pairwise(args):
+            if self._loop(inner, "fuse") != self._loop(outer, "fuse") + 1:
+                raise InvalidSchedule(
+                    f"{self.name}: {outer.name} and {inner.name} cannot fuse, {inner.name} is not the next loop inside",
+                    [f"loops: {_names(self.leaf_iter_vars)}"],
+                    do="reorder them first",
+                )
+            if outer.kind != inner.kind:
+                raise InvalidSchedule(
+                    f"{self.name}: {outer.name} and {inner.name} cannot fuse",
+                    [f"{outer.name} is a {outer.kind} axis", f"{inner.name} is a {inner.kind} axis"],
+                )
         fused = args[0]
-        self._loop(fused, "fuse")
         for axis in args[1:]:
-            fused = self._fuse_two(fused, axis)
-        return fused
-
-    def _fuse_two(self, outer: IterVar, inner: IterVar) -> IterVar:
-        position = self._loop(outer, "fuse")
-        if self._loop(inner, "fuse") != position + 1:
-            raise InvalidSchedule(
-                f"{self.name}: {outer.name} and {inner.name} cannot fuse, {inner.name} is not the next loop inside",
-                [f"loops: {_names(self.leaf_iter_vars)}"],
-                do="reorder them first",
-            )
-        if outer.kind != inner.kind:
-            raise InvalidSchedule(
-                f"{self.name}: {outer.name} and {inner.name} cannot fuse",
-                [f"{outer.name} is a {outer.kind} axis", f"{inner.name} is a {inner.kind} axis"],
-            )
-        fused = IterVar(f"{outer.name}.{inner.name}.fused", outer.extent * inner.extent, outer.kind)
-        self.relations.append(Fuse(outer, inner, fused))
-        self.leaf_iter_vars[position : position + 2] = [fused]
+            outer, fused = fused, IterVar(f"{fused.name}.{axis.name}.fused", fused.extent * axis.extent, axis.kind)
+            self.relations.append(Fuse(outer, axis, fused))
+        self.leaf_iter_vars[position : position + len(args)] = [fused]
         return fused
 
     @primitive("s[T].")
@@ -156,6 +157,9 @@ class Stage:
 
         Gives (x outer, y outer, x inner, y inner).
         """
+        if x_parent is y_parent:
+            raise InvalidSchedule(f"{self.name}: tile names the axis {x_parent.name} twice")
+        self._place_of_split(y_parent, y_factor)  # before anything is changed
         x_outer, x_inner = self.split(x_parent, factor=x_factor)
         y_outer, y_inner = self.split(y_parent, factor=y_factor)
         self.reorder(x_outer, y_outer, x_inner, y_inner)
@@ -189,7 +193,7 @@ class Stage:
         Reduce axes have dependent rounds: use rfactor first.
         """
         self.computed("vectorize")
-        self._annotate(var, "vectorized", "vectorize")
+        self._annotate([var], "vectorized", "vectorize")
 
     @primitive("s[T].")
     def unroll(self, var: IterVar) -> None:
@@ -200,7 +204,7 @@ class Stage:
 
         For short loops: the code grows with the extent.
         """
-        self._annotate(var, "unrolled", "unroll")
+        self._annotate([var], "unrolled", "unroll")
 
     @primitive("s[T].")
     def tensorize(self, var: IterVar) -> None:
@@ -216,8 +220,7 @@ class Stage:
         AMX takes widened bfloat16, or bytes, p of 4, j of 16 or 32, i of up to 32; of scope "register" AVX512_BF16
         takes j of 4, 8 or 16 and p alone, VNNI bytes, AVX2 int16, A[p*16 + j] too; tensor cores: see docs/gpu.md.
         """
-        for axis in self.leaf_iter_vars[self._loop(var, "tensorize") :]:
-            self._annotate(axis, "tensorized", "tensorize")
+        self._annotate(self.leaf_iter_vars[self._loop(var, "tensorize") :], "tensorized", "tensorize")
 
     @primitive("s[T].")
     def parallel(self, var: IterVar) -> None:
@@ -228,7 +231,7 @@ class Stage:
 
         A parallel loop inside another loop runs serially: what is to be shared out is made the outermost loop.
         """
-        self._annotate(var, "parallel", "parallel")
+        self._annotate([var], "parallel", "parallel")
 
     @primitive("s[T].")
     def bind(self, ivar: IterVar, thread_ivar: IterVar) -> None:
@@ -509,16 +512,17 @@ class Stage:
                 facts.insert(0, f"{axis.name} was fused into {relation.fused.name}")
         raise InvalidSchedule(f"{self.name}: {primitive} of {axis.name}, which is not a loop of this stage", facts)
 
-    def _annotate(self, axis: IterVar, kind: str, primitive: str) -> None:
-        self._loop(axis, primitive)
-        if axis.kind == "reduce" and kind not in ("unrolled", "tensorized"):
-            raise InvalidSchedule(
-                f"{self.name}: {primitive} of the reduce axis {axis.name}, whose rounds depend on each other",
-                do="s.rfactor(T, axis) makes it a data axis of a stage of its own",
-            )
-        if axis in self.threads:
-            raise InvalidSchedule(f"{self.name}: {axis.name} is bound to {self.threads[axis].thread} already")
-        self.kinds[axis] = kind
+    def _annotate(self, axes: Sequence[IterVar], kind: str, primitive: str) -> None:
+        for axis in axes:
+            self._loop(axis, primitive)
+            if axis.kind == "reduce" and kind not in ("unrolled", "tensorized"):
+                raise InvalidSchedule(
+                    f"{self.name}: {primitive} of the reduce axis {axis.name}, whose rounds depend on each other",
+                    do="s.rfactor(T, axis) makes it a data axis of a stage of its own",
+                )
+            if axis in self.threads:
+                raise InvalidSchedule(f"{self.name}: {axis.name} is bound to {self.threads[axis].thread} already")
+        self.kinds.update(dict.fromkeys(axes, kind))
 
 
 def _names(axes: Iterable[IterVar]) -> str:
