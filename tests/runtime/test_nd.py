@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import renorm
+from renorm import te
+from renorm.core import dtypes
 from renorm.errors import InvalidExpression, InvalidInput
 from renorm.runtime import nd
 
@@ -34,6 +37,17 @@ def test_dtypes():
     assert nd.empty((3, 0), "bool").shape == (3, 0)
     with pytest.raises(InvalidExpression, match="complex64"):
         nd.array(np.zeros(2, np.complex64))
+
+
+def test_functions_take_every_dtype():
+    reads = [te.placeholder((4,), d, name=f"x_{d}") for d in dtypes.MOVED]
+    writes = [te.compute((4,), lambda i, x=x: x[i], name=f"y_{x.dtype}") for x in reads]
+    given = [nd.array([0, 1, 0, 1], dtype=d) for d in dtypes.MOVED]
+    found = [nd.empty((4,), d) for d in dtypes.MOVED]
+    renorm.build(te.create_schedule([y.op for y in writes]), [*reads, *writes])(*given, *found)
+    for x, y in zip(given, found):
+        assert np.asarray(y).dtype == x.numpy().dtype
+        np.testing.assert_array_equal(y.numpy().astype("float32"), [0, 1, 0, 1])
 
 
 def test_written_in_place(mirrors, mirrored):

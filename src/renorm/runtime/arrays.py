@@ -24,6 +24,7 @@ from renorm.core.inputs import IDLE
 from renorm.core.room import out_of_memory
 from renorm.runtime import pool
 from renorm.runtime.dlpack import bfloat16_view
+from renorm.runtime.nd import NDArray
 from renorm.runtime.program import ALIGNMENT, TensorSpec
 
 Array = np.ndarray[Any, Any]
@@ -275,7 +276,7 @@ def shape_of(value: Any) -> tuple[int, ...]:
 
 def view_of(value: Any) -> Array | str:
     """An array over the memory of `value`, or a sentence on why there is none."""
-    if isinstance(value, (np.ndarray, np.generic)):
+    if isinstance(value, (np.ndarray, np.generic, NDArray)):
         if isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):  # not imported: there is none
             return "a masked array, whose mask would be lost: give array.filled(...) or array.data"
         return np.asarray(value)

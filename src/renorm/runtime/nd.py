@@ -68,9 +68,8 @@ class NDArray:
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._array.__dlpack_device__()
 
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        return self._array.__array_interface__
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.array(self._array, dtype, copy=copy)
 
     def __len__(self) -> int:
         return len(self._array)
