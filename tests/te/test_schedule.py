@@ -456,4 +456,9 @@ def test_what_is_no_value_does_not_redefine() -> None:
     s = te.create_schedule(b.op)
     with pytest.raises(InvalidExpression, match="indexed by 1"):
         s[b].redefine(lambda op: a[0])
+    k = te.reduce_axis((0, 4), name="k")
+    assert "gives float32, over the reduce axes k (reduce)" in refusal(
+        lambda: s[b].redefine(lambda op: te.sum(a[op.axis[0], k], axis=k))
+    )
+    assert "expected float32, over" in refusal(lambda: s[b].redefine(lambda op: op.axis[0].astype("int32")))
     assert str(te.lower(s, [a, b])) == str(te.lower(te.create_schedule(b.op), [a, b]))

@@ -474,10 +474,14 @@ class Stage:
             for (i, 0, 8)             s[T].redefine(lambda op: ...)  for (i, 0, 8)
               T[i] = A[i]*2 + A[i]                                     T[i] = A[i]*3
 
-        What it says is not held against what it was.
+        Of what it says, only the reduce axes and the dtype are held against what it was.
         """
         op = self.computed("redefine")
-        self.op = op.with_body(as_expr(formula(op, *tensors)))
+        made = op.with_body(as_expr(formula(op, *tensors)))
+        kinds = [f"{x.body.dtype}, over the reduce axes {_names(x.reduce_axis)}" for x in (op, made)]
+        if set(made.reduce_axis) != set(op.reduce_axis) or made.body.dtype != op.body.dtype:
+            raise InvalidSchedule(f"{self.name}: redefine gives {kinds[1]}", [f"expected {kinds[0]}"])
+        self.op = made
 
     @primitive("s[T].")
     def prefetch(self, tensor: Tensor, axis: IterVar, offset: int) -> None:
