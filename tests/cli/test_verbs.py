@@ -395,6 +395,12 @@ def test_errors_have_codes_and_texts(broken: Path, tmp_path: Path) -> None:
     assert "InvalidInput" in run("run", MODEL, "--input", "nowhere.npy", *FIXED, code=2).stderr
     for shape in ("pixels=1xx8", "pixels=1x-1", "pixels=a!b", "1x8", "=1x8"):
         assert "not of the form" in run("compile", MODEL, "--shape", shape, code=2).stderr
+    (tmp_path / "junk.npz").write_bytes(b"PK\003\004zzz")
+    (tmp_path / "junk.npy").write_bytes(b"")
+    for file in (tmp_path / "junk.npz", tmp_path / "junk.npy"):
+        for call in (("run", MODEL, "--input", file, *FIXED), ("restat", MODEL, file, "-o", tmp_path / "q.onnx")):
+            error = run_json(*call, code=2)["error"]
+            assert (error["kind"], str(file) in error["headline"]) == ("InvalidInput", True)
     (tmp_path / "bad.renorm").write_bytes(b"nothing")
     assert "InvalidArtifact" in run("run", tmp_path / "bad.renorm", code=4).stderr
 

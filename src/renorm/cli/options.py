@@ -15,6 +15,7 @@ import numpy as np
 from renorm.cli import output
 from renorm.core import limits
 from renorm.core.dtypes import PRECISIONS
+from renorm.core.files import arrays_of
 from renorm.core.stated import split_shape
 from renorm.errors import InvalidInput
 
@@ -205,17 +206,13 @@ def arrays(files: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for text in files:
         name, sign, file = text.rpartition("=")
-        try:
-            held = np.load(file, allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise InvalidInput(f"--input {text}: {error}") from error
-        if isinstance(held, np.ndarray):
+        if isinstance(held := arrays_of(file), np.ndarray):
             left = [n for n in names if n not in found]
             if not sign and not left:
                 raise InvalidInput(f"--input {text}: every input has an array already", [f"inputs: {', '.join(names)}"])
             found[name if sign else left[0]] = held
         else:
-            found.update({n: held[n] for n in held.files})
+            found.update(held)
     unknown = [n for n in found if n not in names]
     if unknown:
         raise InvalidInput(f"{', '.join(unknown)}: no such input", [f"inputs: {', '.join(names)}"])

@@ -1,4 +1,4 @@
-"""Files that are written whole, or not at all."""
+"""Files that are written whole, or not at all; and NumPy's files of arrays, which may be damaged."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import stat
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from typing import IO
+from typing import IO, Any
 
+import numpy as np
+
+from renorm.core.errors import InvalidInput
 from renorm.core.locks import Leaf
 
 TEMPORARY = re.compile(r"\.renorm\.[0-9]+\.[0-9a-f]{8}")
@@ -87,3 +90,15 @@ def replacing(path: str | os.PathLike[str], mode: int = 0o666, is_durable: bool 
         if error.errno is None or error.filename not in (None, temporary):
             raise
         raise OSError(error.errno, os.strerror(error.errno), os.fspath(path)) from error
+
+
+def arrays_of(path: str | os.PathLike[str]) -> np.ndarray[Any, Any] | dict[str, np.ndarray[Any, Any]]:
+    """Return the array of a .npy file, mapped, or those of a .npz file by their names. Raises InvalidInput."""
+    try:
+        with open(path, "rb") as file:
+            if file.peek(6)[:6] == np.lib.format.MAGIC_PREFIX:
+                return np.lib.format.open_memmap(path, "r")
+            with np.load(file, allow_pickle=False) as held:
+                return dict(held)
+    except Exception as error:  # of damaged files NumPy, zipfile, zlib and tokenize each raise their own
+        raise InvalidInput(f"{os.fspath(path)}: {error}", do="give .npy or .npz files") from error

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from renorm.core.errors import InvalidInput
+from renorm.core.files import arrays_of
 
 
 def arguments(batch: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
@@ -35,7 +36,7 @@ class Files:
 
     def __iter__(self) -> Iterator[Any]:
         for path in self.paths:
-            yield from self._cut(path, _read(path))
+            yield from self._cut(path, arrays_of(path))
 
     def _cut(self, path: str, held: Any) -> Iterator[Any]:
         if self.size is None:
@@ -58,11 +59,3 @@ def _files(path: str) -> list[str]:
     if not found:
         raise InvalidInput(f"{path}: no .npy or .npz file is in this folder")
     return found
-
-
-def _read(path: str) -> Any:
-    try:
-        held = np.load(path, mmap_mode="r" if path.endswith(".npy") else None, allow_pickle=False)
-        return held if isinstance(held, np.ndarray) else {name: held[name] for name in held.files}
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"{path}: {error}", do="give .npy or .npz files") from error
