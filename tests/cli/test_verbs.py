@@ -405,6 +405,22 @@ def test_errors_have_codes_and_texts(broken: Path, tmp_path: Path) -> None:
     assert "InvalidArtifact" in run("run", tmp_path / "bad.renorm", code=4).stderr
 
 
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (("run", "--seed", -1), "-1 is not in the range"),
+        (("run", "--limit", "nodes=-1"), "'nodes=-1' is not of the form nodes=1e15, a whole number, 0 or more"),
+        (("run", "--limit", "nodes=nan"), "'nodes=nan' is not of the form"),
+        (("bench", "--seconds", "nan"), "'nan' is not finite"),
+        (("restat", "x.npy", "-o", "q.onnx", "--memory", "nan"), "'nan' is not finite"),
+        (("restat", "x.npy", "-o", "q.onnx", "--memory", "inf"), "'inf' is not finite"),
+    ],
+)
+def test_a_number_that_is_none_is_refused(call: tuple[Any, ...], why: str) -> None:
+    verb, *more = call
+    assert why in run(verb, MODEL, *more, "--json", code=2).stderr
+
+
 @pytest.mark.parametrize("verb", ["run", "bench", "profile", "check", "inspect", "compile"])
 def test_a_shape_that_does_not_fit_is_refused(verb: str) -> None:
     for shape, why in (("foo=1", "'foo' is not an input"), ("pixels=2x1x9x9", "pixels, axis 2: 9 where")):

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from renorm.cli import network, output
-from renorm.cli.options import FILE, calling, model, seed, train_state, trusting, verb
+from renorm.cli.options import FILE, Finite, calling, model, seed, train_state, trusting, verb
 from renorm.driver.disturbance import Disturbance
 from renorm.driver.measure import PEERS, Contender, Measured, obstacle, side_by_side
 from renorm.errors import InvalidInput
@@ -28,7 +28,7 @@ _MIB = 2**20
     help="MODEL as torch.export.save wrote it: for torch, inductor.",
 )
 @click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="How often they take turns.")
-@click.option("--seconds", type=float, default=2.0, show_default=True, help="How long each of them runs in all.")
+@click.option("--seconds", type=Finite(0), default=2.0, show_default=True, help="How long each of them runs in all.")
 @seed
 @train_state
 @trusting

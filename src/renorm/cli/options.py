@@ -6,6 +6,7 @@ import functools
 import json as json_text
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,20 @@ class Limit(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]
         if name not in limits.NAMES:
             self.fail(f"{value!r}: limits are {', '.join(limits.NAMES)}", param, ctx)
         try:
-            return name, int(text) if text.isdecimal() else float(text)
-        except ValueError:
-            self.fail(f"{value!r} is not of the form {name}=1e15", param, ctx)
+            number: Any = int(text) if text.isdecimal() else float(text)
+            limits.Limits(**{name: number})
+        except (ValueError, InvalidInput):
+            self.fail(f"{value!r} is not of the form {name}=1e15, a whole number, 0 or more", param, ctx)
+        return name, number
+
+
+class Finite(click.FloatRange):
+    """Numbers of a range, without NaN and infinities."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if not isfinite(number := super().convert(value, param, ctx)):
+            self.fail(f"{value!r} is not finite", param, ctx)
+        return number
 
 
 def _limits(ctx: click.Context, param: click.Parameter, given: tuple[tuple[str, Any], ...]) -> limits.Limits:
@@ -159,7 +171,7 @@ train_state = click.option(
 checked = click.option(
     "--checked", is_flag=True, help="A run that meets an index outside its axis, or divides by zero, is an error."
 )
-seed = click.option("--seed", type=int, default=0, show_default=True, help="Of random inputs.")
+seed = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of random inputs.")
 given = click.option(
     "--input",
     "inputs",

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from renorm.cli import output
-from renorm.cli.options import FILE, compiling, model, verb
+from renorm.cli.options import FILE, Finite, compiling, model, verb
 from renorm.cli.progress import progress
 from renorm.training.batches import Files
 from renorm.training.reestimation import MEMORY, METHODS, restat
@@ -37,7 +37,7 @@ from renorm.training.reestimation import MEMORY, METHODS, restat
 )
 @click.option(
     "--memory",
-    type=click.FloatRange(0),
+    type=Finite(0),
     default=MEMORY / 2**30,
     show_default=True,
     metavar="GIB",
