@@ -124,12 +124,13 @@ def test_run_reads_and_writes_arrays(artifact: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", x)
     np.savez(tmp_path / "x.npz", pixels=x)
     theirs = onnx_runtime.run(MODEL, x)[0]
-    for given in (tmp_path / "x.npy", f"pixels={tmp_path / 'x.npy'}", tmp_path / "x.npz"):
-        out = tmp_path / "out.npz"
+    files = {"y": tmp_path / "x.npy", "y.txt": f"pixels={tmp_path / 'x.npy'}", "y.npz": tmp_path / "x.npz"}
+    for name, given in files.items():
+        out = tmp_path / name
         found = run_json("run", artifact, "--input", given, "-o", out, "--threads", 1)
         with np.load(out) as held:
             np.testing.assert_allclose(held["scores"], theirs, atol=1e-4 * np.abs(theirs).max())
-        assert found["random"] == []
+        assert (found["random"], found["saved"]) == ([], str(out))
         assert found["outputs"][0]["shape"] == "2x10"
         assert found["outputs"][0]["max"] == pytest.approx(theirs.max(), rel=1e-4)
 
@@ -332,6 +333,14 @@ def test_optimize_writes_a_model(tmp_path: Path) -> None:
     onnx.checker.check_model(out, full_check=True)
     assert [n["fate"] for n in found["report"]["norms"]].count("folded") == 6
     assert [o.name for o in onnx.load(out).graph.output] == ["scores"]
+
+
+def test_passes_are_listed() -> None:
+    known = run_json("optimize", "--list-passes")["passes"]
+    printed = run("optimize", "--list-passes").stdout
+    assert "Drop" in known
+    assert all(re.search(rf"(?m)^{name} ", printed) for name in known)
+    assert run_json("optimize", MODEL, code=2)["error"]["headline"] == "MODEL or OUT is missing"
 
 
 def test_demo() -> None:
@@ -569,6 +578,9 @@ def test_files_that_cannot_be_read_or_written(artifact: Path, tmp_path: Path) ->
         )
     assert "cannot be written" in run("compile", MODEL, *FIXED, "-o", nowhere, code=4).stderr
     assert "cannot write" in run("optimize", MODEL, nowhere, code=3).stderr
+    for verb, *more in (("run", artifact), ("restat", MODEL, "x.npy")):
+        assert "is a directory" in run(verb, *more, "-o", tmp_path, code=2).stderr
+    assert "No space left" in run_json("run", artifact, "-o", "/dev/full", "--threads", 1, code=2)["error"]["headline"]
     assert "No such file" in run_json("run", artifact, "-o", nowhere, "--threads", 1, code=2)["error"]["headline"]
 
 

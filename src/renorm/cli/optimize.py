@@ -12,27 +12,20 @@ import click
 import renorm
 from renorm.cli import output
 from renorm.cli.inspect import norms_table
-from renorm.cli.options import FILE, bound, keep, limit, model, shape, verb, verify
+from renorm.cli.options import FILE, bound, keep, limit, shape, verb, verify
 from renorm.core.limits import Limits
 from renorm.driver.optimize import passes as known_passes
-
-
-def _list_passes(context: click.Context, option: click.Parameter, is_given: bool) -> None:
-    if is_given:
-        output.table("passes", ("name", "what it does"), [*known_passes().items()])
-        context.exit()
+from renorm.errors import InvalidInput
 
 
 @verb("optimize")
-@model
-@click.argument("path", metavar="OUT", type=FILE)
+@click.argument("model", metavar="MODEL", required=False, type=FILE)
+@click.argument("path", metavar="OUT", required=False, type=FILE)
 @click.option(
     "--opt-level", type=click.IntRange(1, 2), default=2, show_default=True, help="1: constants only; 2: norms too."
 )
 @click.option("--passes", metavar="A,B", help="Run these only, in this order, and print what each does.")
-@click.option(
-    "--list-passes", is_flag=True, is_eager=True, expose_value=False, callback=_list_passes, help="What --passes takes."
-)
+@click.option("--list-passes", is_flag=True, help="What --passes takes; without MODEL and OUT.")
 @click.option("--reversible", is_flag=True, help="Keep in the file what `renorm unfold` needs to undo it.")
 @bound
 @shape
@@ -40,10 +33,11 @@ def _list_passes(context: click.Context, option: click.Parameter, is_given: bool
 @verify
 @limit
 def command(
-    model: Path,
-    path: Path,
+    model: Path | None,
+    path: Path | None,
     opt_level: int,
     passes: str | None,
+    list_passes: bool,
     reversible: bool,
     bound: dict[str, Any] | None,
     shapes: dict[str, Any] | None,
@@ -52,6 +46,12 @@ def command(
     verify: bool,
 ) -> output.Outcome:
     """Writes MODEL to OUT with what can be folded folded: same format, versions and output names."""
+    if list_passes:
+        known = known_passes()
+        output.table("passes", ("name", "what it does"), [*known.items()])
+        return output.Outcome({"passes": known})
+    if model is None or path is None:
+        raise InvalidInput("MODEL or OUT is missing", do="renorm optimize MODEL OUT")
     names = [name.strip() for name in re.split(r",(?![^(]*\))", passes or "") if name.strip()]
     seen = list[dict[str, Any]]()
 

@@ -75,6 +75,7 @@ def _limits(ctx: click.Context, param: click.Parameter, given: tuple[tuple[str, 
 
 
 FILE = click.Path(path_type=Path)
+OUTPUT = click.Path(path_type=Path, dir_okay=False)
 
 model = click.argument("model", type=FILE)
 json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")

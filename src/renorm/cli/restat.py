@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from renorm.cli import output
-from renorm.cli.options import FILE, Finite, compiling, model, verb
+from renorm.cli.options import FILE, OUTPUT, Finite, compiling, model, verb
 from renorm.cli.progress import progress
 from renorm.training.batches import Files
 from renorm.training.reestimation import MEMORY, METHODS, restat
@@ -17,7 +17,7 @@ from renorm.training.reestimation import MEMORY, METHODS, restat
 @verb("restat")
 @model
 @click.argument("data", nargs=-1, required=True, type=FILE)
-@click.option("-o", "--output", "path", required=True, type=FILE, help="The model that comes out.")
+@click.option("-o", "--output", "path", required=True, type=OUTPUT, help="The model that comes out.")
 @click.option(
     "--method",
     type=click.Choice(METHODS),

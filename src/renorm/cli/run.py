@@ -15,6 +15,7 @@ import renorm
 from renorm.cli import network, output
 from renorm.cli.options import (
     FILE,
+    OUTPUT,
     Shapes,
     arrays,
     calling,
@@ -44,7 +45,7 @@ Array = np.ndarray[Any, Any]
     help="Runs on each batch of a .npy or .npz file, or of a folder of them, in order; may be repeated.",
 )
 @click.option("--batch-size", type=click.IntRange(1), default=None, help="Cut these files; default: a file is a batch.")
-@click.option("-o", "--output", "path", type=FILE, help="A .npz file for the outputs, by name.")
+@click.option("-o", "--output", "path", type=OUTPUT, help="A file for the outputs, as .npz whatever its suffix.")
 @click.option(
     "--write-state",
     "state_path",
@@ -91,9 +92,9 @@ def command(
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", StatisticsWarning)
         count, ran = _run(opened, calls, 1 if batches else len(options["shapes"].calls))
+    held: dict[str, Any] = {f"{i}/{n}" if i else n: a for i, (_, found) in enumerate(ran) for n, a in found.items()}
     if path:
-        held: dict[str, Any] = {f"{i}/{n}" if i else n: a for i, (_, found) in enumerate(ran) for n, a in found.items()}
-        with replacing(path if path.suffix == ".npz" else path.with_name(f"{path.name}.npz")) as file:
+        with replacing(path) as file:
             np.savez(file, **held)
     if state_path is not None and state_path.suffix == ".renorm":
         opened.save(state_path)
@@ -114,8 +115,10 @@ def command(
     output.table(f"state after {count} runs" if batches or count > 1 else "state", (*columns, "moved by"), state)
     for text in said:
         output.warning(text)
+    if path:
+        output.line(f"{path}: {', '.join(held)}")
     told_outputs = [(given, {"outputs": [dict(zip(keys, r)) for r in rows]}) for given, rows in outputs]
-    data = {"random": drawn, "runs": count, **network.of_calls(told_outputs)}
+    data = {"random": drawn, "runs": count, "saved": path and str(path), **network.of_calls(told_outputs)}
     return output.Outcome(data | {"state": [dict(zip((*keys, "moved"), r)) for r in state], "warnings": said})
 
 
