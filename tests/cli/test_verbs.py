@@ -482,6 +482,23 @@ def test_verbs_take_several_shapes(kind: str, artifact: Path, tmp_path: Path, mo
     assert "--trace shows one run" in run("profile", subject, *SIZES, "--trace", tmp_path / "t", code=2).stderr
 
 
+def test_check_draws_what_nodes_can_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of open extents the least that a window fits into, with and without shapes that leave some open."""
+    monkeypatch.chdir(tmp_path)
+    text = """<ir_version: 8, opset_import: ["": 18]>
+    net (float[1, 1, H, W] x) => (y) <float[1, 1, 3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}> { y = Conv(x, w) }"""
+    onnx.save(parser.parse_model(text), "net.onnx")
+    for shape, found in (
+        ((), [1, 1, 3, 3]),
+        (("--shape", "x=1x1x?x4"), [1, 1, 3, 4]),
+        (("--shape", "x=1x1x5x6"), [1, 1, 5, 6]),
+    ):
+        assert run_json("check", "net.onnx", *shape)["shapes"]["x"] == found
+    assert (
+        run_json("check", "net.onnx", "net.onnx", "--with", "renorm")["outputs"][0]["before_type"] == "f32[1, 1, 1, 1]"
+    )
+
+
 def test_open_code_is_checked_at_each_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     made = list[Any]()
     given = comparing.compile

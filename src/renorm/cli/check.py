@@ -17,7 +17,7 @@ from renorm.core.difference import Difference
 from renorm.core.tolerance import Tolerance
 from renorm.driver import compare_parts
 from renorm.driver.compare import REFERENCES, Comparison, compare, compare_draws, compare_open
-from renorm.driver.draws import load_draws, random_draws, save_draws
+from renorm.driver.draws import drawn, load_draws, random_draws, save_draws
 from renorm.driver.runners import RUNNERS, run_draws
 from renorm.driver.state import first_run
 from renorm.errors import InvalidInput
@@ -92,12 +92,12 @@ def command(
         before = load_draws(expected_file, inputs_file), f"kept in {expected_file.name}"
     else:
         if inputs_file is not None:
-            drawn = load_draws(inputs_file)
+            given = load_draws(inputs_file)
         else:
             named = arrays(inputs, [v.name for v in renorm.read(model, limits=limits).inputs])
-            drawn = random_draws(model, named, seed=seed, count=draws, shapes=shapes.calls[0], limits=limits)
+            given = random_draws(model, named, seed=seed, count=draws, shapes=shapes.calls[0], limits=limits)
         with progress(f"running {model.name}"):
-            before = run_draws(model, drawn, runner, **options)
+            before = run_draws(model, given, runner, **options)
     if save_to is not None:
         save_draws(save_to, before[0])
         output.line(f"{save_to}: inputs and outputs, {len(before[0])} times; computed by {before[1]}")
@@ -138,7 +138,7 @@ def _compiled(
             raise
         return _in_parts(model, error.outline, files, bound, seed, reference, tolerance, shapes, options)
     held = arrays(files, [v.name for v in graph.inputs])
-    calls = [network.with_random(graph.inputs, seed, s, held) for s in shapes.calls]
+    calls = [drawn(graph, held, seed, s) for s in shapes.calls]
     elements: dict[str, Any] = {name: graph.constants[name].told for name in bound}
     named: dict[str, Any] = {"reference": reference, "tolerance": tolerance, "bound": tuple(bound)}
     arguments = [{**call, **elements} for call in calls]

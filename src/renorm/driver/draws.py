@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import count, takewhile
@@ -19,11 +20,16 @@ from typing import Any
 
 import numpy as np
 
-from renorm.core.errors import InvalidInput
+from renorm.core.errors import InvalidInput, RenormError
 from renorm.core.files import arrays_of, replacing
 from renorm.core.limits import DEFAULT, Limits
 from renorm.core.random_inputs import random_inputs
+from renorm.core.stated import Stated, stated
 from renorm.frontends import read
+from renorm.graph.conditions import settled
+from renorm.graph.counting import cut
+from renorm.graph.counts import given_inputs
+from renorm.graph.ir import Graph, Value
 
 Array = np.ndarray[Any, Any]
 Tree = dict[str, Any]  # by path: an array, or a name
@@ -44,14 +50,29 @@ def random_draws(
     *,
     seed: int = 0,
     count: int = 1,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[Stated]] | None = None,
     limits: Limits = DEFAULT,
 ) -> list[Draw]:
     """Return random inputs of a model, with seeds that count up from `seed`; those that are given are the same in
     all."""
-    inputs = read(model, limits=limits).inputs
-    shapes = {**(shapes or {}), **{n: a.shape for n, a in given.items()}}
-    return [Draw({**random_inputs(inputs, seed + i, shapes), **given}) for i in range(count)]
+    graph = read(model, limits=limits)
+    return [Draw(drawn(graph, given, seed + i, shapes or {})) for i in range(count)]
+
+
+def drawn(graph: Graph, given: Mapping[str, Array], seed: int, shapes: Mapping[str, Sequence[Stated]]) -> Tree:
+    """Return an array for each input: given, or random; of extents of which nothing is told the least that nodes can
+    take, where inference says which."""
+    told = {**shapes, **{name: a.shape for name, a in given.items()}}
+
+    def of(inputs: Sequence[Value], told: Mapping[str, Sequence[Stated]]) -> Tree:
+        elements = {v.name: given[v.name].reshape(-1).tolist() for v in inputs if v.deciding and v.name in given}
+        return {**random_inputs(inputs, seed, told, elements=elements), **given}
+
+    with suppress(RenormError, ZeroDivisionError):  # a call may be read otherwise (driver.readings)
+        known = settled(cut(graph.copy(stated(graph.inputs, told, None, graph.name)[0]))).graph
+        numbers = {name: shape for name, shape in told.items() if all(isinstance(d, int) for d in shape)}
+        return of(given_inputs(known), numbers)
+    return of(graph.inputs, told)
 
 
 def save_draws(path: _File, draws: Sequence[Draw]) -> None:
