@@ -371,6 +371,8 @@ def test_a_digest_names_one_artifact(saved, tmp_path):
     assert m.save(tmp_path / "same.renorm") == digest  # of what it holds, not of the place
     assert load(path, digest=digest.upper()).program == m.program
     assert artifact.inspect(path, digest)[0].digest == digest
+    with pytest.raises(InvalidInput, match="digest=5"):
+        load(path, digest=5)
     good = path.read_bytes()
     other = replace(m.program, name="other")
     artifact.store(path, artifact.encoded(other, m._walker, m._objects, m._weights.arrays))
@@ -387,6 +389,16 @@ def test_a_digest_names_one_artifact(saved, tmp_path):
     for verify in (True, False):
         with pytest.raises(InvalidArtifact, match="is another artifact"):
             load(path, verify=verify, digest=digest)
+
+
+def test_names_of_files(saved):
+    m, path = saved
+    assert load(os.fsencode(path), digest=m.save(os.fsencode(path))).program == m.program
+    for use in (m.save, load):
+        with pytest.raises(InvalidArtifact, match="embedded null byte"):
+            use("a\0b")
+        with pytest.raises(InvalidInput, match="5 is no path"):
+            use(5)
 
 
 def pem() -> tuple[bytes, bytes]:

@@ -79,7 +79,7 @@ def test_a_time_limit(long, short, mirrored):
     y = np.arange(100, dtype=np.float32)
     np.testing.assert_array_equal(short(long).run(y, timeout=float("inf"))[0], mirrored(y, 4))
     for wrong in (-1, float("nan"), "1"):
-        with pytest.raises((InvalidInput, TypeError)):
+        with pytest.raises(InvalidInput, match="timeout="):
             long.run(x, timeout=wrong)
 
 

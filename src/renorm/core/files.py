@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import re
 import stat
@@ -53,6 +54,19 @@ def _begun(path: str, flags: int, mode: int) -> int:
         return os.open(path, flags, mode)
 
 
+def name_of(path: str | bytes | os.PathLike[Any]) -> str:
+    """Return a path as text. Raises OSError where no file may be called that, InvalidInput for what is no path."""
+    try:
+        name = os.fsdecode(path)
+        with suppress(OSError):
+            os.lstat(name)
+    except TypeError as error:
+        raise InvalidInput(f"{path!r} is no path", [str(error)]) from error
+    except ValueError as error:
+        raise OSError(errno.EINVAL, str(error), path) from error
+    return name
+
+
 @contextmanager
 def replacing(path: str | os.PathLike[str], mode: int = 0o666, is_durable: bool = True) -> Generator[IO[bytes]]:
     """Give a file to write, which takes the place of `path` when the block has ended without an error: at once, so that
@@ -62,6 +76,7 @@ def replacing(path: str | os.PathLike[str], mode: int = 0o666, is_durable: bool 
     the bytes are on the disk before the old file goes. What a link points to is replaced, not the link; what is no
     regular file, as /dev/stdout, is written as it is. Raises OSError that names `path`.
     """
+    path = name_of(path)
     place = os.path.realpath(path)
     temporary = os.path.join(os.path.dirname(place), f".renorm.{os.getpid()}.{os.urandom(4).hex()}")
     try:
@@ -89,7 +104,7 @@ def replacing(path: str | os.PathLike[str], mode: int = 0o666, is_durable: bool 
             raise SystemExit from error
         if error.errno is None or error.filename not in (None, temporary):
             raise
-        raise OSError(error.errno, os.strerror(error.errno), os.fspath(path)) from error
+        raise OSError(error.errno, os.strerror(error.errno), path) from error
 
 
 def arrays_of(path: str | os.PathLike[str]) -> np.ndarray[Any, Any] | dict[str, np.ndarray[Any, Any]]:
@@ -101,4 +116,4 @@ def arrays_of(path: str | os.PathLike[str]) -> np.ndarray[Any, Any] | dict[str, 
             with np.load(file, allow_pickle=False) as held:
                 return dict(held)
     except Exception as error:  # of damaged files NumPy, zipfile, zlib and tokenize each raise their own
-        raise InvalidInput(f"{os.fspath(path)}: {error}", do="give .npy or .npz files") from error
+        raise InvalidInput(f"{os.fsdecode(path)}: {error}", do="give .npy or .npz files") from error

@@ -197,7 +197,7 @@ def _module(source: Any) -> str | None:
 
 
 def _suffix(path: str | os.PathLike[str]) -> str:
-    return os.path.splitext(os.fspath(path))[1].lower()
+    return os.path.splitext(os.fsdecode(path))[1].lower()
 
 
 def _unreadable(source: Any) -> InvalidModel:

@@ -45,8 +45,8 @@ from typing import Any
 import numpy as np
 
 from renorm.core import records
-from renorm.core.errors import InvalidArtifact
-from renorm.core.files import replacing
+from renorm.core.errors import InvalidArtifact, InvalidInput
+from renorm.core.files import name_of, replacing
 from renorm.runtime import cpu, signing
 from renorm.runtime.launches import GPU
 from renorm.runtime.memory import Memory
@@ -212,7 +212,7 @@ def store(path: str | os.PathLike[str], made: Encoded) -> str:
             for blob in made.blobs:
                 file.write(blob)
     except OSError as error:
-        raise InvalidArtifact(f"{path} cannot be written: {error.strerror or error}") from error
+        raise InvalidArtifact(f"{os.fsdecode(path)} cannot be written: {error.strerror or error}") from error
     return made.digest
 
 
@@ -234,8 +234,9 @@ def read(
     Raises InvalidArtifact for a file that cannot be read, is damaged, of another version, for another machine, or not
     the one that digest and key ask for, OutOfMemory where weights are copied and there is none for them.
     """
-    path, begin = os.fspath(path), held[0]
+    begin = held[0]
     try:
+        path = name_of(path)
         with _opened(path) as file:
             file.seek(begin)
             header = _header(file, path, digest, key, held[1])
@@ -287,11 +288,11 @@ def _copied(file: BufferedReader, header: Header, path: str, begin: int) -> Memo
 def is_plan(path: str | os.PathLike[str], held: tuple[int, int] = (0, 0)) -> bool:
     """Return whether a file claims to be a network in parts; of one that is no artifact, False."""
     try:
-        with _opened(os.fspath(path)) as file:
+        with _opened(name_of(path)) as file:
             file.seek(held[0])
             data = file.read(16)
     except OSError as error:
-        raise _unreadable(os.fspath(path), error) from error
+        raise _unreadable(path, error) from error
     return data[:8] == MAGIC and data[12:16] != bytes(4)
 
 
@@ -301,8 +302,8 @@ def inspect(
     """Return header and manifest of a file, as data: reads and checks these; nothing else of the file is looked at, and
     the machine may be another one. Artifacts of parts are held by places in the file, and are checked when they are
     read. digest, key, held, errors: as for `read`; what contradicts itself is refused too."""
-    path = os.fspath(path)
     try:
+        path = name_of(path)
         with _opened(path) as file:
             file.seek(held[0])
             header = _header(file, path, digest, key, held[1])
@@ -366,6 +367,8 @@ def _header(file: BufferedReader, path: str, digest: str | None, key: Key | None
     if head % _PAGE or align(HEADER_BYTES + manifest) > head:
         raise _invalid(path, "contradicts itself", f"a manifest of {manifest} bytes in a head of {head}")
     found = sha256(stated).hexdigest()
+    if digest is not None and not isinstance(digest, str):
+        raise InvalidInput(f"digest={digest!r}", ["expected 64 hexadecimal digits, or None for any artifact"])
     if digest is not None and digest.strip().lower() != found:
         raise InvalidArtifact(
             f"{path} is another artifact than the one asked for", [f"digest {found}, expected {digest}"]
@@ -390,8 +393,8 @@ def _invalid(path: str, what: str, fact: str) -> InvalidArtifact:
     return InvalidArtifact(f"{path} {what}", [fact], _DAMAGED)
 
 
-def _unreadable(path: str, error: OSError) -> InvalidArtifact:
-    return InvalidArtifact(f"{path} cannot be read: {error.strerror or error}")
+def _unreadable(path: Any, error: OSError) -> InvalidArtifact:
+    return InvalidArtifact(f"{os.fsdecode(path)} cannot be read: {error.strerror or error}")
 
 
 def _check(path: str, part: str, data: bytes | memoryview, expected: bytes) -> None:

@@ -55,21 +55,6 @@ TABLES = 128  # for how many combinations of extents a module keeps what runs ne
 Shapes = Mapping[str, tuple[int, ...]]  # or elements, by the names of inputs
 
 
-class _Limit:
-    """A time limit, of a call that begins now. deadline: in nanoseconds of time.monotonic_ns."""
-
-    def __init__(self, seconds: float):
-        if not seconds >= 0:  # NaN is not either
-            raise InvalidInput(f"timeout={seconds!r}", ["expected a number of seconds, or None for no limit"])
-        self.seconds = seconds
-        self.deadline = min(layout.FOREVER, time.monotonic_ns() + int(min(seconds, 1e9) * 1e9))
-
-    @property
-    def left(self) -> float:
-        """Return the seconds that are left."""
-        return max(0, self.deadline - time.monotonic_ns()) / 1e9
-
-
 class Sized:
     """What runs of a stage for the same extents share: what they are called with and give, the table, and the values of
     open extents. begin: the record that they begin with. keeps: whether steps have run whose results they read.
@@ -275,7 +260,7 @@ class Module:
         return found
 
     def _reach(
-        self, args: Sequence[Any], named: Mapping[str, Any], cancels: int, limit: _Limit | None, held: Held
+        self, args: Sequence[Any], named: Mapping[str, Any], cancels: int, limit: teams.Limit | None, held: Held
     ) -> Reached | Module | None:
         """Run the steps in front of counts, if there are any, and read these. Return what is known then, or the module
         that runs in place of this one; None where the state is another one by now."""
@@ -343,7 +328,7 @@ class Module:
         ends before it is done leaves the state as it was; what is in `out` is undefined then.
         Warns (StatisticsWarning) of running statistics that leave the range of their dtype.
         """
-        cancels, limit = self._cancels.value, None if timeout is None else _Limit(timeout)
+        cancels, limit = self._cancels.value, None if timeout is None else teams.Limit(timeout)
         while True:
             held = self._held()
             reached = self._reach(args, named, cancels, limit, held)
@@ -395,7 +380,7 @@ class Module:
         inputs: Sequence[Array],
         results: Sequence[Array],
         cancels: int,
-        limit: _Limit | None,
+        limit: teams.Limit | None,
         held: Held,
     ) -> bool:
         """One run that writes to `results`, and replaces the state. place: where what it reads may lie. False: the
@@ -436,7 +421,7 @@ class Module:
         sized: Sized,
         addresses: list[int],
         cancels: int,
-        limit: _Limit | None = None,
+        limit: teams.Limit | None = None,
         changes: int = layout.UNTIED,
     ) -> bool:
         """cancels, changes: what these words were when the run was called, and when the state was read. False: the
@@ -445,7 +430,9 @@ class Module:
         context.bases[:] = addresses
         return self._walk(context, cancels, limit, changes)
 
-    def _walk(self, context: Context, cancels: int, limit: _Limit | None = None, changes: int = layout.UNTIED) -> bool:
+    def _walk(
+        self, context: Context, cancels: int, limit: teams.Limit | None = None, changes: int = layout.UNTIED
+    ) -> bool:
         deadline = layout.FOREVER if limit is None else limit.deadline
         if self._entries:
             reason = external.walk(lambda: self._team.run(context.address, deadline, cancels, changes))

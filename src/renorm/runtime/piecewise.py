@@ -208,6 +208,6 @@ def held(
     for part, of in zip(plan.parts, modules):
         if any(_counts(module) != (len(part.inputs), len(part.outputs)) for module in of):
             fact = f"part {part.name} has other inputs or outputs than its code"
-            raise InvalidArtifact(f"{os.fspath(path)} contradicts itself", [fact], "compile the model again")
+            raise InvalidArtifact(f"{os.fsdecode(path)} contradicts itself", [fact], "compile the model again")
     runners = [HeldPart(part.name, of) for part, of in zip(plan.parts, modules)]
     return PiecewiseModule(plan, runners, teams.resolve(threads), limits)

@@ -11,6 +11,7 @@ import numpy as np
 
 from renorm.core.errors import Cancelled, InvalidInput, RenormError, TimeLimit
 from renorm.core.limits import Limits
+from renorm.runtime import threads as teams
 from renorm.runtime.steps import Along, Choice, Plan, Rounds, Whole
 
 Array = np.ndarray[Any, Any]
@@ -58,26 +59,20 @@ class Run:
         told: Callable[[PartCall], object] = lambda call: None,
     ):
         """runners: of the parts, in order. cancels: how often runs were cancelled. told: is called after each part."""
-        if timeout is not None and not timeout >= 0:  # NaN is not either
-            raise InvalidInput(f"timeout={timeout!r}", ["expected a number of seconds, or None for no limit"])
         self._plan, self._name, self._runners, self._limits = plan, plan.name, runners, limits
-        self._timeout, self._told = timeout, told
+        self._limit, self._told = None if timeout is None else teams.Limit(timeout), told
         self._now, self._cancels = cancels, cancels()
-        self._deadline = None if timeout is None else time.monotonic() + timeout
 
     def _left(self) -> float | None:
         """Return the seconds that are left. Raises Cancelled, TimeLimit."""
         if self._now() != self._cancels:
             raise Cancelled(f"a run of {self._name} was cancelled")
-        if self._deadline is None:
-            return None
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise self._late()
-        return left
+        if self._limit is not None and not self._limit.left:
+            raise self._late(self._limit)
+        return self._limit and self._limit.left
 
-    def _late(self) -> TimeLimit:
-        return TimeLimit(f"a run of {self._name} was not done in {self._timeout:g} s")
+    def _late(self, limit: teams.Limit) -> TimeLimit:
+        return TimeLimit(f"a run of {self._name} was not done in {limit.seconds:g} s")
 
     def of(self, values: Values) -> None:
         """Run all steps, and note what they make among values."""
@@ -99,7 +94,8 @@ class Run:
         try:
             results = module.run(*given, timeout=left)
         except TimeLimit as error:
-            raise self._late() from error
+            assert self._limit is not None
+            raise self._late(self._limit) from error
         self._told(PartCall(part.name, module, given, time.perf_counter() - begin))
         return dict(zip(part.outputs, results))
 

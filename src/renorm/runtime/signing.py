@@ -13,6 +13,7 @@ import os
 from typing import Any
 
 from renorm.core.errors import InvalidArtifact, InvalidInput
+from renorm.core.files import name_of
 
 BYTES = 64
 
@@ -41,7 +42,7 @@ def check(message: bytes, signature: bytes, key: Key, path: str) -> None:
 
 def _loaded(key: Key, private: bool) -> Any:
     kind = "private" if private else "public"
-    what = "the key" if isinstance(key, bytes) else f"the key {os.fspath(key)}"
+    what = "the key" if isinstance(key, bytes) else f"the key {key}"
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives import serialization
@@ -50,7 +51,7 @@ def _loaded(key: Key, private: bool) -> Any:
         raise InvalidInput("signatures need the library cryptography", do="pip install 'renorm[signing]'") from error
     try:
         if not isinstance(key, bytes):
-            with open(key, "rb") as file:
+            with open(name_of(key), "rb") as file:
                 key = file.read()
         if private:
             found: Any = serialization.load_pem_private_key(key, None)

@@ -30,6 +30,7 @@ import time
 from _thread import start_new_thread
 from collections.abc import Callable
 from functools import cache
+from numbers import Real
 
 from renorm.core import cgroups
 from renorm.core.errors import InvalidInput
@@ -59,6 +60,21 @@ def resolve(threads: int | ParallelRegion | None) -> int:
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MOST:
         raise InvalidInput(f"threads={threads!r}", [f"expected an integer from 1 to {MOST}, or None for the default"])
     return threads
+
+
+class Limit:
+    """A time limit, of a call that begins now. deadline: in nanoseconds of time.monotonic_ns."""
+
+    def __init__(self, seconds: float):
+        if not isinstance(seconds, Real) or not seconds >= 0:  # NaN is not either
+            raise InvalidInput(f"timeout={seconds!r}", ["expected a number of seconds, or None for no limit"])
+        self.seconds = seconds
+        self.deadline = min(layout.FOREVER, time.monotonic_ns() + int(min(seconds, 1e9) * 1e9))
+
+    @property
+    def left(self) -> float:
+        """Return the seconds that are left."""
+        return max(0, self.deadline - time.monotonic_ns()) / 1e9
 
 
 def working(threads: int) -> int:

@@ -59,7 +59,7 @@ def save(
 ) -> None:
     """Write a model: whole or not at all. is_ours: nodes are renorm's, so that what is wrong with them is its fault;
     they are checked first."""
-    target = Path(path)
+    target = Path(os.fsdecode(path))
     if sum(len(t.raw_data) for t in model.graph.initializer) <= inline_limit:
         if is_ours:
             _check(model, None)
