@@ -151,8 +151,9 @@ def test_every_damaged_byte_is_found(tmp_path: Path) -> None:
     path = tmp_path / "a.renorm"
     renorm.compile(NETWORKS["norm"][0], threads=1).save(path)
     good = path.read_bytes()
-    holds = {place for place in range(len(good)) if good[place]}  # what pads artifacts belongs to none of them
-    for place in sorted(holds)[:: max(1, len(holds) // 150)]:
+    holds = [place for place in range(len(good)) if good[place]]
+    pads = [place for place in range(len(good)) if not good[place]]
+    for place in (*holds[:: max(1, len(holds) // 150)], *pads[:: max(1, len(pads) // 150)]):
         bad = bytearray(good)
         bad[place] ^= 1
         path.write_bytes(bad)

@@ -308,6 +308,9 @@ def inspect(
             file.seek(held[0])
             header = _header(file, path, digest, key, held[1])
             manifest = _manifest(file, header, path)
+            if isinstance(manifest, PlanManifest):
+                _check(path, "padding", file.read(header.head - HEADER_BYTES - header.manifest), header.code_digest)
+                _check_places(file, manifest, header, path)
     except OSError as error:
         raise _unreadable(path, error) from error
     if isinstance(manifest, Manifest):
@@ -316,12 +319,25 @@ def inspect(
     plan = manifest.plan
     if fault := plan.fault() or ("" if len(plan.parts) == len(manifest.held) else "other parts than it holds"):
         raise _invalid(path, "contradicts itself", fault)
-    outside = [h for of in manifest.held for h in of if not 0 <= h.begin <= h.begin + h.size <= header.weights]
-    if outside:
-        raise _invalid(path, "contradicts itself", f"{outside[0]} of {header.weights} bytes")
     base = held[0] + header.head
     places = tuple(tuple(replace(h, begin=base + h.begin) for h in of) for of in manifest.held)
     return header, PlanManifest(plan, places)
+
+
+def _check_places(file: BufferedReader, manifest: PlanManifest, header: Header, path: str) -> None:
+    """Raise InvalidArtifact where artifacts of parts do not lie one after the other, as `encoded_plan` writes them.
+    file: read up to the first of them."""
+    at, base = 0, file.tell()
+    for one in (one for of in manifest.held for one in of):
+        end = one.begin + align(max(0, one.size), _PAGE)
+        if one.begin != at or end > header.weights:
+            raise _invalid(path, "contradicts itself", f"{one} of {header.weights} bytes")
+        file.seek(base + one.begin + one.size)
+        if any(file.read(end - one.begin - one.size)):
+            raise _invalid(path, "is damaged", f"bytes behind {one} are not zero")
+        at = end
+    if at != header.weights:
+        raise _invalid(path, "contradicts itself", f"{at} bytes in parts of {header.weights}")
 
 
 def programs(
