@@ -121,6 +121,18 @@ def test_others_are_left(f: Callable[..., Any], given: list[Tensor]) -> None:
     assert of_pixels(traced(f, *given)) is None
 
 
+@pytest.mark.parametrize("name", ["view", "getitem", "native_batch_norm_backward"])
+def test_an_input_may_have_the_name_of_a_call(name: str) -> None:
+    """As what a part reads has, where another part or PyTorch made it."""
+    x = torch.randn(2, 4, 3, 5).contiguous(memory_format=torch.channels_last)
+    calls = traced(lambda x: x.relu() * 2, x)
+    (given,) = (n for n in calls.nodes if n.op == "placeholder")
+    given.target = given.name = name
+    found = of_pixels(calls)
+    assert found is not None
+    torch.testing.assert_close(run(found, rows(x))[0], rows(x.relu() * 2))
+
+
 def test_gates_are_read_by_the_rows_of_their_sample() -> None:
     """Of each channel of a sample one number, and numbers computed of these and of channels."""
     x, y, gate, channel = _image(), _image(), torch.randn(2, 6, 1, 1), torch.randn(1, 6, 1, 1)

@@ -310,8 +310,9 @@ def _arguments(given: Any, made: Mapping[torch.fx.Node, Any]) -> Any:
 
 
 def overload(node: torch.fx.Node) -> str:
-    """Return what a node calls: add.Tensor of ATen's; with its library for others."""
-    target = node.target
+    """Return what a node calls: add.Tensor of ATen's; with its library for others. Inputs, whatever their name, call
+    nothing: ""."""
+    target = node.target if node.op != "placeholder" else ""
     if isinstance(target, torch._ops.OpOverload):
         return str(target).removeprefix("aten.")
     return getattr(target, "__name__", str(target))
