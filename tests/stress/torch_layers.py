@@ -467,7 +467,7 @@ def background(seed: int) -> None:
             what = rng.random()
             if what < 0.5:
                 in_child(partial(in_the_child, rng.randrange(1 << 30)), 60)
-            elif what < 0.6 and (process := BACKGROUND.all[0]._process) is not None:
+            elif what < 0.6 and (process := BACKGROUND._process) is not None:
                 process.kill()
             else:
                 renorm.torch.wait(0.3 * rng.random())

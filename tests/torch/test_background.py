@@ -37,13 +37,13 @@ def it_is_on(kernels_are_waited_for: None) -> None:
 
 
 @pytest.fixture
-def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[background.Process]:
+def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[background.Background]:
     """A process of this test, which it may end."""
     made = background.Background()
     monkeypatch.setattr(kernels, "BACKGROUND", made)
     monkeypatch.setattr("renorm.torch.kernels.BACKGROUND", made)
-    yield made.all[0]  # kernels are asked of one
-    made.all[0]._lose()
+    yield made
+    made._lose()
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_who_asks_waits(asks: str, ran: list[str]) -> None:
     assert ran[0] == "group_norm_training"
 
 
-def test_a_process_that_dies_loses_nothing(own: background.Process, ran: list[str]) -> None:
+def test_a_process_that_dies_loses_nothing(own: background.Background, ran: list[str]) -> None:
     theirs, mine = pair("LayerNorm", 11)
     x = data()
     mine(x)
@@ -138,14 +138,14 @@ def test_a_process_that_dies_loses_nothing(own: background.Process, ran: list[st
     assert "group_norm_gradient" in ran
 
 
-def test_no_process_can_be_started(own: background.Process, monkeypatch: pytest.MonkeyPatch, ran: list[str]) -> None:
+def test_no_process_can_be_started(own: background.Background, monkeypatch: pytest.MonkeyPatch, ran: list[str]) -> None:
     monkeypatch.setattr("sys.executable", "")
     agree(*pair("LayerNorm", 11), data())
     assert ran
     assert ours.wait()
 
 
-def test_what_the_process_says_makes_no_sense(own: background.Process, ran: list[str]) -> None:
+def test_what_the_process_says_makes_no_sense(own: background.Background, ran: list[str]) -> None:
     theirs, mine = pair("LayerNorm", 11)
     x = data()
     mine(x)
@@ -154,7 +154,7 @@ def test_what_the_process_says_makes_no_sense(own: background.Process, ran: list
     assert ran
 
 
-def test_a_fork_has_no_part_in_it(own: background.Process) -> None:
+def test_a_fork_has_no_part_in_it(own: background.Background) -> None:
     """The parent goes on, the child starts anew, and the process ends when its parent has no more to ask."""
     _, mine = pair("LayerNorm", 11)
     mine(data())
@@ -175,7 +175,7 @@ def test_a_fork_has_no_part_in_it(own: background.Process) -> None:
     assert process.wait(PATIENCE_S) == 0
 
 
-def test_waiting_has_an_end(own: background.Process) -> None:
+def test_waiting_has_an_end(own: background.Background) -> None:
     _, mine = pair("LayerNorm", 11)
     mine(data())
     begun = time.monotonic()

@@ -18,16 +18,16 @@ pytestmark = pytest.mark.usefixtures("kept_code")
 
 
 @pytest.fixture(autouse=True)
-def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[background.Background]:
+def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[background.Several]:
     """Processes of this test, which it may end."""
-    made = background.Background()
-    monkeypatch.setattr(graphs, "BACKGROUND", made)
+    made = background.Several()
+    monkeypatch.setattr(graphs, "SEVERAL", made)
     yield made
     for one in made.all:
         one._lose()
 
 
-def running(own: background.Background) -> list[Any]:
+def running(own: background.Several) -> list[Any]:
     return [b._process for b in own.all if b._process is not None]
 
 
@@ -43,7 +43,7 @@ def block(n: int = 2, channels: int = 5) -> Graph:
     return graph
 
 
-def test_another_process_makes_the_same_module(own: background.Background) -> None:
+def test_another_process_makes_the_same_module(own: background.Several) -> None:
     request = graphs.asked(block(), {"opt_level": 2})
     assert request is not None
     assert len(running(own)) == 1
@@ -58,7 +58,7 @@ def test_another_process_makes_the_same_module(own: background.Background) -> No
     assert graphs.module(again, 1) is not None
 
 
-def test_nobody_waits_for_a_pipe_that_is_full(own: background.Background) -> None:
+def test_nobody_waits_for_a_pipe_that_is_full(own: background.Several) -> None:
     """Requests, and answers that nobody takes, of which there are more than a pipe holds."""
     requests = [graphs.asked(block(n, channels=900), {}) for n in range(1, 13)]
     assert sum(len(r[1][0]) for r in requests if r) > 4 * background._AHEAD
@@ -69,7 +69,7 @@ def test_nobody_waits_for_a_pipe_that_is_full(own: background.Background) -> Non
         assert made.inputs[0].shape == (n, 3, 7, 6)
 
 
-def test_requests_are_shared(own: background.Background, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_are_shared(own: background.Several, monkeypatch: pytest.MonkeyPatch) -> None:
     """By as many processes as there are cores, each of which ends when nobody waits for more of it."""
     monkeypatch.setattr(background.threads, "working", lambda threads: min(threads, 3))
     requests = [graphs.asked(block(n), {}) for n in range(1, 10)]
@@ -77,10 +77,10 @@ def test_requests_are_shared(own: background.Background, monkeypatch: pytest.Mon
     found = [graphs.module(r, 1) for r in reversed(requests) if r is not None]
     assert [m.inputs[0].shape[0] for m in found if m is not None] == [*range(9, 0, -1)]
     assert not running(own)
-    assert own.finish(0.0)
+    assert background.finish(own.all, 0.0)
 
 
-def test_one_of_them_dies(own: background.Background, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_them_dies(own: background.Several, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background.threads, "working", lambda threads: min(threads, 2))
     requests = [graphs.asked(block(n), {}) for n in range(1, 9)]
     first, second = running(own)
@@ -113,7 +113,7 @@ def test_what_only_this_process_can(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("why", ["none to start", "died", "an error there"])
-def test_no_module_is_lost(why: str, own: background.Background, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_module_is_lost(why: str, own: background.Several, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"opt_level": 7} if why == "an error there" else {}
     if why == "none to start":
         monkeypatch.setattr("sys.executable", "")

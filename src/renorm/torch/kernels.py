@@ -23,7 +23,7 @@ from renorm.runtime.openmp import ParallelRegion
 from renorm.torch.arrays import DTYPES, TORCH_DTYPES
 from renorm.torch.gpus import gpu_of, stream_of
 from renorm.training import kernels
-from renorm.training.background import BACKGROUND
+from renorm.training.background import BACKGROUND, SEVERAL, finish
 from renorm.training.kernels import Gpu
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def set_background(enabled: bool) -> None:
 
 def wait(timeout: float | None = None) -> bool:
     """Wait until all that is compiled in the background is, at most `timeout` seconds. Return whether it is."""
-    return BACKGROUND.finish(timeout)
+    return finish((BACKGROUND, *SEVERAL.all), timeout)
 
 
 def waits() -> bool:

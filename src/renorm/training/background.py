@@ -1,6 +1,6 @@
 """Compile while something else computes, in one process of its own; in several where somebody waits for it.
 
-A process is a plain child, as those of codegen.workers. Requests go into its pipe and answers are taken out of the
+The process is a plain child, as those of codegen.workers. Requests go into its pipe and answers are taken out of the
 other without ever waiting, whenever somebody asks. So there is no thread that could hold a lock in a fork or at the
 end of the program, none that takes turns with Python's others, and the child ends when this process has.
 
@@ -35,7 +35,7 @@ _LOOK_S = 0.1  # between two looks whether the process is still there
 _SAME = "ops", "runtime", "training"  # packages of which both sides must have the same
 
 
-class Process:
+class Background:
     """Who asks again and again has an answer some time."""
 
     def __init__(self) -> None:
@@ -166,21 +166,20 @@ class Process:
         self.__init__()
 
 
-class Background:
-    """Processes that share requests: one where nobody waits for the answer; else one per core, as far as requests are
-    worth it."""
+class Several:
+    """Processes that share requests whose answers somebody waits for: one per core, as far as requests are worth it."""
 
     def __init__(self) -> None:
-        self.all = [Process() for _ in range(MOST)]
+        self.all = [Background() for _ in range(MOST)]
 
-    def answer(self, key: tuple[Callable[..., bytes], tuple[Any, ...]], most: int = 1) -> bytes | None:
-        """As Process.answer, by the process that was asked, or the one of so many that has the least to do."""
-        known = (p for p in self.all if p.knows(key))
-        return (next(known, None) or min(self.all[: threads.working(most)], key=lambda p: p.load)).answer(key)
+    def answer(self, key: tuple[Callable[..., bytes], tuple[Any, ...]]) -> bytes | None:
+        """As Background.answer, by the process that was asked, or has the least to do."""
+        known = (b for b in self.all if b.knows(key))
+        return (next(known, None) or min(self.all[: threads.working(MOST)], key=lambda b: b.load)).answer(key)
 
     def awaited(self, key: tuple[Callable[..., bytes], tuple[Any, ...]]) -> bytes:
-        """Return what comes for `key`. Processes that have answered all they were asked end."""
-        while (found := self.answer(key, MOST)) is None:
+        """Return what comes for `key`. Processes of which nobody waits for more end."""
+        while (found := self.answer(key)) is None:
             _listen(self.all, _LOOK_S)
             for other in self.all:
                 other.serve()
@@ -188,25 +187,27 @@ class Background:
             other.serve()
         return found
 
-    def finish(self, timeout: float | None) -> bool:
-        """Wait until there is an answer to all that was asked for, seconds at the most. Return whether there is."""
-        until = None if timeout is None else time.monotonic() + timeout
-        return all(p.finish(None if until is None else max(0.0, until - time.monotonic())) for p in self.all)
-
     def start_over(self) -> None:
         for one in self.all:
             one.start_over()
 
 
-def _listen(processes: Sequence[Process], seconds: float) -> None:
+def finish(processes: Sequence[Background], timeout: float | None) -> bool:
+    """Wait until there is an answer to all that was asked of them, seconds at the most. Return whether there is."""
+    until = None if timeout is None else time.monotonic() + timeout
+    return all(b.finish(None if until is None else max(0.0, until - time.monotonic())) for b in processes)
+
+
+def _listen(processes: Sequence[Background], seconds: float) -> None:
     """Wait until something comes from one of them, at most so long."""
     with suppress(OSError, ValueError, AttributeError):  # a process may end meanwhile
         select.select([p.stdout for b in processes if (p := b._process) is not None], [], [], seconds)
 
 
 _inherited = list[Any]()
-BACKGROUND = Background()
+BACKGROUND, SEVERAL = Background(), Several()  # for who goes on meanwhile, and for who waits
 os.register_at_fork(after_in_child=BACKGROUND.start_over)
+os.register_at_fork(after_in_child=SEVERAL.start_over)
 
 
 def _compiler() -> tuple[str, worker.Answer]:

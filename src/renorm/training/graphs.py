@@ -12,7 +12,7 @@ from renorm.graph.ir import Graph
 from renorm.runtime.launches import GPU
 from renorm.runtime.module import Module
 from renorm.runtime.openmp import ParallelRegion
-from renorm.training.background import BACKGROUND, MOST
+from renorm.training.background import SEVERAL
 
 Request = tuple[Any, tuple[Any, ...]]
 
@@ -25,14 +25,14 @@ def asked(graph: Graph, options: Mapping[str, Any]) -> Request | None:
         return None
     arrays = {name: v.data for name, v in graph.constants.items()}
     request = parts, (pickle.dumps((str(graph), arrays, dict(options), _settings())),)
-    BACKGROUND.answer(request, MOST)
+    SEVERAL.answer(request)
     return request
 
 
 def module(request: Request, threads: int | ParallelRegion | None, device: int = 0) -> Module | None:
     """Return the module that was asked for, once it is there; None where the process has none. device: the number of
     the GPU that runs it, where one does."""
-    answer = BACKGROUND.awaited(request)
+    answer = SEVERAL.awaited(request)
     if not answer:
         return None
     program, objects, weights, walker = pickle.loads(answer)
