@@ -401,7 +401,7 @@ def test_any_schedule_on_blocks_and_threads(run: Any, data: st.DataObject) -> No
 
 
 @pytest.mark.parametrize("inline", [False, True])
-@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "uint16", "uint32", "bool"])
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "uint16", "uint32", "uint64", "bool"])
 def test_narrow_integers_wrap_in_indices(run_on_cpu: Any, dtype: str, inline: bool) -> None:
     """Computed in an index as in memory, and cast there."""
     X, A = te.placeholder((4,), "int32", name="X"), te.placeholder((6,), name="A")

@@ -102,7 +102,9 @@ def test_constants_are_computed_as_data(constant: Any, wanted: float) -> None:
     assert evaluate(te.compute((1,), lambda i: constant(), name="T"))[0] == wanted
 
 
-@pytest.mark.parametrize(("number", "dtype"), [(300, "uint8"), (-1, "uint64"), (128, "int8"), (np.nan, "int32")])
+@pytest.mark.parametrize(
+    ("number", "dtype"), [(300, "uint8"), (-1, "uint64"), (128, "int8"), (np.nan, "int32"), (2**63, "int64")]
+)
 def test_what_a_dtype_does_not_hold_is_no_constant_of_it(number: float, dtype: str) -> None:
     with pytest.raises(InvalidExpression, match=f"is no constant of {dtype}"):
         te.const(number, dtype)
@@ -121,6 +123,14 @@ def test_integers_beside_each_other_have_a_dtype_that_holds_both(dtype: str) -> 
     ):
         t = made if isinstance(made, te.Tensor) else te.compute((1,), lambda i, made=made: made, name="T")
         np.testing.assert_array_equal(evaluate(t, k=x, n=n), wanted)
+
+
+def test_no_integer_holds_numbers_of_uint64_and_negative_ones() -> None:
+    k, n = te.placeholder((1,), "uint64", name="k"), te.placeholder((1,), "int32", name="n")
+    assert (k + n).dtype == "uint64"
+    for made in (lambda: te.max(k[0], -1), lambda: k[0] < -1, lambda: k[0] + 2**64):
+        with pytest.raises(InvalidExpression, match="is no constant of uint64"):
+            made()
 
 
 def test_powers_of_integers() -> None:

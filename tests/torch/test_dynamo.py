@@ -193,6 +193,11 @@ ORDERS: dict[str, Any] = {
 }
 
 
+def test_a_part_of_a_result_has_the_gaps_that_it_has_there() -> None:
+    compiled, x = torch.compile(lambda x: (x + 1).relu()[:, 1:3], backend="renorm"), torch.randn(3, 4, 5, 6)
+    assert compiled(x).stride() == (120, 30, 6, 1)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("kind", sorted(ORDERS))
 def test_results_of_any_rank_keep_the_order_of_memory(kind: str, dynamic: bool) -> None:

@@ -322,7 +322,8 @@ def as_expr(value: Any, like: Expr | None = None) -> Expr:
         if like is None:
             return const(number)
         kind = dtypes.lookup(like.dtype).kind
-        if kind in ("int", "uint") and (isinstance(number, float) or not holds(like.dtype, number, number)):
+        is_wider = like.dtype != "uint64" and dtypes.is_int(like.dtype) and not holds(like.dtype, number, number)
+        if kind in ("int", "uint") and (isinstance(number, float) or is_wider):
             return const(number)  # the caller's promotion makes the other side a float, or wider
         return const(number, like.dtype if kind != "bool" or isinstance(number, bool) else None)
     raise InvalidExpression(
@@ -335,7 +336,7 @@ _RANK = {"bool": 0, "uint": 1, "int": 2, "float": 3}
 
 def promote(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     """Both operands in the wider type: float over int over bool, more bits over fewer, of an int and a uint the int
-    that holds both, int64 at most; scalars spread to vectors."""
+    that holds both, and uint64 where none does; scalars spread to vectors."""
     if a.dtype != b.dtype:
         if dtypes.is_stored(a.dtype) or dtypes.is_stored(b.dtype):
             raise _not_computed(f"{a.dtype} beside {b.dtype}", a if dtypes.is_stored(a.dtype) else b)
@@ -343,7 +344,7 @@ def promote(a: Expr, b: Expr) -> tuple[Expr, Expr]:
         wider = max((da, db), key=lambda d: (_RANK[d.kind], d.bits)).name
         if {da.kind, db.kind} == {"int", "uint"}:
             bits = max(2 * d.bits if d.kind == "uint" else d.bits for d in (da, db))
-            wider = f"int{min(64, bits)}"
+            wider = f"int{bits}" if bits <= 64 else "uint64"
         a, b = cast(wider, a), cast(wider, b)
     if a.lanes != b.lanes:
         a = Broadcast(a, b.lanes) if a.lanes == 1 else a
@@ -410,7 +411,7 @@ def fold_integers(op: str, a: int, b: int) -> int | bool | None:
         quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
         return quotient if op == "/" else a - quotient * b
     if op == "pow":
-        return a**b if b >= 0 else None
+        return None if b < 0 else a**b if b <= 64 or abs(a) <= 1 else pow(a, b, 1 << 64)  # beyond 64 bits it wraps
     return OPERATIONS[op](a, b) if op in OPERATIONS else None
 
 
@@ -504,9 +505,11 @@ def integer_limits(dtype: str) -> tuple[int, int]:
 
 
 def holds(dtype: str, low: float, high: float) -> bool:
-    """Return whether an integer dtype has all numbers from low to high; those of indices do, in 64 bits."""
-    least, most = integer_limits(dtype)
-    return dtype in ("int32", "int64") or (least <= low and high <= most)
+    """Return whether an integer dtype has all numbers from low to high. Those of indices have what 64 bits have, and
+    what nobody knows the ends of: extents that are open."""
+    is_of_indices = dtype in ("int32", "int64")
+    least, most = integer_limits("int64" if is_of_indices else dtype)
+    return all(least <= end <= most or (is_of_indices and abs(end) == inf) for end in (low, high))
 
 
 # combiner of a reduction -> the operator of one step of it

@@ -47,6 +47,7 @@ CHANGES = 1  # of a constant, until it becomes an input
 LONG = 32  # elements: of fewer, products are a faster Fourier transform than PyTorch's
 _BITS = {1: c_uint8, 2: c_uint16, 4: c_uint32, 8: c_uint64}  # by bytes of an element
 _Version = tuple[int, int, Any]
+Layout = Callable[[Sequence[int]], Sequence[int]]  # strides of a shape
 
 
 def calls_of(graph: fx.GraphModule) -> list[fx.Node]:
@@ -305,7 +306,7 @@ class Part(torch.nn.Module):
             raise UnsupportedOp(f"they are told {', '.join(map(str, told))}, which no tensor that they read has")
         threads = None if self._gpu else torch.get_num_threads() if self._runs_alone else team()
         made = compilation(graph, self._options, threads, self._has_kept)
-        return _Read(made, live, wanted, [*map(axes_in_memory, wanted)], is_one, is_of_pixels)
+        return _Read(made, live, wanted, [*map(_layout, wanted)], is_one, is_of_pixels)
 
 
 def _results(calls: fx.Graph) -> tuple[list[fx.Node], bool]:
@@ -335,12 +336,12 @@ def _bytes_of(calls: Sequence[fx.Node]) -> int:
 @dataclass(frozen=True)
 class _Read:
     """A part as it was read. live: which of its inputs are no constants. wanted: what PyTorch says of its results.
-    orders: of their axes in memory. is_of_pixels: its images are read and given as rows of pixels."""
+    layouts: of these in memory. is_of_pixels: its images are read and given as rows of pixels."""
 
     compilation: Compilation
     live: Sequence[int]
     wanted: Sequence[Any]
-    orders: Sequence[Sequence[int]]
+    layouts: Sequence[Layout]
     is_one: bool
     is_of_pixels: bool
 
@@ -357,7 +358,8 @@ def _in_place(module: AnyModule, read: _Read, gpu: Gpu | None) -> Callable[[Sequ
     for spec, w in zip(module.outputs, read.wanted):  # pixels are rows of the module's; open extents are known by now
         shape = w.shape if all(isinstance(n, int) for n in w.shape) else static(spec.shape)[: w.dim()]
         made.append((shape, Order(-1 if w.dim() in orders else 1).strides(shape), w.dtype, w.device))
-    other = [_has_other_order(strides, shape, axes) for (shape, strides, *_), axes in zip(made, read.orders)]
+    stated = [layout(shape) for (shape, *_), layout in zip(made, read.layouts)]
+    other = [not _is_alike(shape, strides, s) for (shape, strides, *_), s in zip(made, stated)]
     takes = [(i, getattr(torch, spec.dtype)) for i, spec in zip(read.live, module.inputs)]
 
     def run(given: Sequence[Tensor]) -> list[Tensor]:
@@ -365,7 +367,7 @@ def _in_place(module: AnyModule, read: _Read, gpu: Gpu | None) -> Callable[[Sequ
         operands = [_dense(_parts(given[i]).to(dtype), orders) for i, dtype in takes]
         results = [caching_allocator.empty(*how) for how in made]
         run_at(module, [x.data_ptr() for x in (*operands, *results)], gpu)
-        return [_turned(y, axes) if o else y for y, axes, o in zip(results, read.orders, other)]
+        return [_copied(y, s) if o else y for y, s, o in zip(results, stated, other)]
 
     return run
 
@@ -424,7 +426,7 @@ def _in_arrays(module: AnyModule, read: _Read, gpu: Gpu | None) -> Callable[[Seq
         operands = [_parts(given[i].detach()).contiguous() for i in read.live]
         made = map(tensor_of, module.run(*operands)) if gpu is None else run_on(gpu, module, operands)
         made = (_whole(y) if is_complex(w) else y for y, w in zip(made, read.wanted))
-        return [*map(_laid_out, made, read.orders)]
+        return [*map(_laid_out, made, read.layouts)]
 
     return run
 
@@ -438,14 +440,25 @@ def _middle(x: Tensor) -> Any:
     return kind.from_address(x.data_ptr() + at * x.element_size())
 
 
-def _laid_out(y: Tensor, axes: Sequence[int]) -> Tensor:
-    """Return a result without gaps whose memory has its axes in this order."""
-    return _turned(y, axes) if _has_other_order(y.stride(), y.shape, axes) else y
+def _laid_out(y: Tensor, layout: Layout) -> Tensor:
+    """Return a result as memory is to hold it: itself, or a copy."""
+    strides = layout(y.shape)
+    return y if _is_alike(y.shape, y.stride(), strides) else _copied(y, strides)
 
 
-def _turned(y: Tensor, axes: Sequence[int]) -> Tensor:
-    return torch.empty_strided(tuple(y.shape), dense_strides(y.shape, axes), dtype=y.dtype, device=y.device).copy_(y)
+def _copied(y: Tensor, strides: Sequence[int]) -> Tensor:
+    """Return a copy with other strides."""
+    return torch.empty_strided(tuple(y.shape), strides, dtype=y.dtype, device=y.device).copy_(y)
 
 
-def _has_other_order(strides: Sequence[int], shape: Sequence[int], axes: Sequence[int]) -> bool:
-    return any(a != b and n != 1 for a, b, n in zip(strides, dense_strides(shape, axes), shape))
+def _is_alike(shape: Sequence[int], one: Sequence[int], other: Sequence[int]) -> bool:
+    """Return whether strides are those of the same memory; that of an axis of one element says nothing."""
+    return all(a == b or n == 1 for a, b, n in zip(one, other, shape))
+
+
+def _layout(held: Tensor) -> Layout:
+    """Return what gives strides of a shape as the graph states them for a result: numbers as they are, where elements
+    share no memory; otherwise those of the same order of axes, without gaps."""
+    stated, axes = held.stride(), axes_in_memory(held)
+    are_numbers = all(isinstance(n, int) and n > 0 for n in stated)
+    return lambda shape: stated if are_numbers else dense_strides(shape, axes)
