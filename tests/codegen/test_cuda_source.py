@@ -106,13 +106,16 @@ def test_the_least_integer_can_be_divided_by_minus_one() -> None:
     a, b = (te.placeholder((3,), "int32", name=n) for n in "ab")
     quotient = te.compute((3,), lambda i: te.truncdiv(a[i], b[i]), name="quotient")
     rest = te.compute((3,), lambda i: te.floormod(a[i], b[i]), name="rest")
-    s = te.create_schedule([quotient.op, rest.op])
-    spread(s, quotient)
-    spread(s, rest)
-    arrays = [np.array([-(2**31), -7, 9], "i4"), np.array([-1, 2, -4], "i4"), *(np.zeros(3, "i4") for _ in "qr")]
-    host_device.run(te.lower(s, [a, b, quotient, rest]), arrays)
+    of_c = te.compute((3,), lambda i: te.truncmod(a[i], b[i] + 4), name="of_c")
+    results = [quotient, rest, of_c]
+    s = te.create_schedule([t.op for t in results])
+    for t in results:
+        spread(s, t)
+    arrays = [np.array([-(2**31), -7, 9], "i4"), np.array([-1, 2, -4], "i4"), *(np.zeros(3, "i4") for _ in results)]
+    host_device.run(te.lower(s, [a, b, *results]), arrays)
     assert arrays[2].tolist() == [-(2**31), -3, -2]
     assert arrays[3].tolist() == [0, 1, -3]
+    assert arrays[4].tolist() == [-2, -1, 0]  # by 3, 6 and 0
 
 
 def shared_copy(n: int) -> tuple[te.Schedule, list[te.Tensor]]:

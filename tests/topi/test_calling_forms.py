@@ -142,3 +142,4 @@ def test_quotients_of_integers_say_how_to_round(divide: Callable[[Any, Any], Any
     agrees(topi.divide, lambda a, b: np.trunc(a / b), x, y)
     agrees(te.floordiv, np.floor_divide, x, y)
     agrees(te.truncmod, np.fmod, x, y)
+    agrees(te.fma, lambda a, b, c: a * b + c, x * 4_000_001, y, x, tolerance=0)

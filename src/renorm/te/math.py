@@ -138,14 +138,15 @@ truncmod = fmod
 
 
 def fma(a: Any, b: Any, c: Any) -> Any:
-    """a * b + c, rounded once."""
+    """a * b + c, of floats rounded once."""
     if builtins.any(isinstance(x, Tensor) for x in (a, b, c)):
         return broadcast(fma, a, b, c, name="T_fma")
     given = [x for x in (a, b, c) if isinstance(x, Expr)]
     exprs = [as_expr(x, like=given[0] if given else None) for x in (a, b, c)]
     if len({e.dtype for e in exprs}) != 1:
         raise InvalidExpression(f"fma takes one dtype, not {', '.join(e.dtype for e in exprs)}")
-    return nodes.call("fma", *exprs)
+    a, b, c = exprs
+    return a * b + c if dtypes.is_int(a.dtype) else nodes.call("fma", a, b, c)
 
 
 def if_then_else(cond: Any, t: Any, f: Any) -> Expr:

@@ -71,6 +71,7 @@ _OWN = {
     "floordiv": "{t} {name}({t} a, {t} b) {{ "
     "if (b == 0) return 0; if (b < 0 && b == -1) return ({t})(0ULL - (unsigned long long)a); "
     "{t} q = a / b; return q * b != a && (a < 0) != (b < 0) ? q - 1 : q; }}",
+    "fmod": "{t} {name}({t} a, {t} b) {{ return b == 0 || (b < 0 && b == -1) ? 0 : a % b; }}",  # of integers
     "floormod": "{t} {name}({t} a, {t} b) {{ "
     "if (b == 0 || (b < 0 && b == -1)) return 0; {t} r = a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }}",
 }
@@ -267,10 +268,10 @@ class Expressions:
                 return f"__popcll({args[0]})"
             case "bitwise_and" | "bitwise_or" | "bitwise_xor":
                 return f"({_BITWISE[e.name].join(args)})"
-            case "sigmoid" | "sign" | "shift_left" | "shift_right":
-                return f"{self._own(e.name, e.dtype)}({', '.join(args)})"
             case "abs" if dtype not in ("float32", "float64"):
                 return f"(({TYPES[dtype]})({args[0]} < 0 ? -{args[0]} : {args[0]}))"
+            case name if name in _OWN and (name != "fmod" or dtype not in ("float32", "float64")):
+                return f"{self._own(name, e.dtype)}({', '.join(args)})"
             case name:
                 return f"{_C_NAMES.get(name, name)}{suffix}({', '.join(args)})"
 
