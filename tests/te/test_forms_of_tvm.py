@@ -85,6 +85,8 @@ def test_other_reductions_are_refused() -> None:
         te.comm_reducer(lambda x, y: x - y, lambda t: te.const(0, t))(a[k], axis=k)
     with pytest.raises(InvalidExpression, match=r"topi\.argmax"):
         te.comm_reducer(lambda x, y: x, lambda t, u: (t, u))((k, a[k]), axis=k)
+    with pytest.raises(InvalidExpression, match="reductions of tuples are absent"):
+        te.comm_reducer(lambda x, y: (x[0], y[1]), lambda t: 0)(a[k], axis=k)
 
 
 def test_an_inlined_argument_is_left_alone() -> None:

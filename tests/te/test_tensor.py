@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from renorm import te
+from renorm import te, topi
 from renorm.core.errors import InvalidExpression
 from renorm.expr.nodes import Binary, Call, Const, Load, Select
 from renorm.te.tensor import ComputeOp
@@ -229,6 +229,21 @@ def test_conditions() -> None:
     assert isinstance(chosen.otherwise, Const)
 
 
+@pytest.mark.parametrize("x", [np.array([0, 1, 2, -1], np.int32), np.array([0.0, 0.5, np.nan, -0.0], np.float32)])
+def test_numbers_other_than_zero_are_true(x: np.ndarray[Any, Any]) -> None:
+    v, truth = te.placeholder((4,), str(x.dtype), name="v"), x != 0
+    k = te.reduce_axis((0, 4), "k")
+    for element, expected in (
+        (lambda i: te.if_then_else(v[i], 7, 5), np.where(truth, 7, 5)),
+        (lambda i: te.select(v[i], 7, 5), np.where(truth, 7, 5)),
+        (lambda i: te.all(v[i], i > 1), truth & (np.arange(4) > 1)),
+        (lambda i: te.any(v[i]), truth),
+        (lambda i: te.sum(k.var + i * 0, axis=k, where=v[k]), np.full(4, np.arange(4)[truth].sum())),
+    ):
+        np.testing.assert_array_equal(evaluate(te.compute((4,), element), v=x), expected)
+    np.testing.assert_array_equal(evaluate(topi.logical_or(v, v), v=x), truth)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -249,6 +264,9 @@ def test_conditions() -> None:
         (lambda: te.compute((3,), lambda i: X[i, te.reduce_axis((0, 4), "k")]), "uses k, which is not an axis"),
         (lambda: te.compute((3,), lambda i: te.sum(X[i, K], axis=K) + 1), "a sum stands inside another expression"),
         (lambda: te.sum(X[0, 0], axis=[X]), "is not a reduce axis"),  # pyright: ignore[reportArgumentType]
+        (lambda: te.compute((3,), lambda i: te.sum(X[i, K] > 0, axis=K), "C"), "compute C: sum of bool"),
+        (lambda: te.compute((3,), lambda i: (X[i, 0] > 0) + (i > 0), "C"), "compute C: + of bool"),
+        (lambda: te.const(2**2000, "float32"), "an int of 2001 bits is no constant of float32"),
         (lambda: te.reduce_axis((3, 1), "k"), "ends at 1, before its start 3"),
         (lambda: te.reduce_axis((3,), "k"), "is not a pair"),
         (lambda: te.thread_axis("threadIdx.w"), "'threadIdx.w' is not an axis of the grid"),

@@ -368,9 +368,7 @@ class Intervals:
                 return span_of(op, self.span(a), self.span(b))
             case Select(then=a, otherwise=b) | Call(name="if_then_else", args=(_, a, b)):
                 return either(self.span(a), self.span(b))
-            case Cast(a=a):
-                return self.span(a)
-            case Call(name="likely", args=(a,)) | Broadcast(value=a):
+            case Cast(a=a) | Call(name="likely", args=(a,)) | Broadcast(value=a):
                 return self.span(a)
             case Call(name="fmod", args=(a, b)) if is_exact(a, self._exact) and is_exact(b, self._exact):
                 return span_of("fmod", self.span(a), self.span(b))

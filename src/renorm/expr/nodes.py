@@ -306,7 +306,10 @@ def const(value: Scalar | np.generic, dtype: str | None = None) -> Const:
     is_number = isinstance(value, (int, float))
     if not is_number or (dtypes.is_int(dtype) and not (abs(value) < inf and holds(dtype, value, value))):
         raise InvalidExpression(f"{type(value).__name__} {value!r} is no constant of {dtype}")
-    return Const(value, dtype)
+    try:
+        return Const(value, dtype)
+    except OverflowError:
+        raise InvalidExpression(f"an int of {int(value).bit_length()} bits is no constant of {dtype}") from None
 
 
 def as_expr(value: Any, like: Expr | None = None) -> Expr:
@@ -380,7 +383,7 @@ def binary(op: str, a: Expr, b: Expr) -> Expr:
     """a op b, with promotion; two integer constants fold at once, so that shapes stay readable."""
     if dtypes.is_stored(a.dtype) or dtypes.is_stored(b.dtype):
         raise _not_computed(op, a if dtypes.is_stored(a.dtype) else b)
-    a, b = promote(a, b)
+    a, b = promote(cast("bool", a), cast("bool", b)) if op in LOGICAL else promote(a, b)
     if isinstance(a, Const) and isinstance(b, Const) and not dtypes.is_float(a.dtype) and a.dtype != "bool":
         folded = fold_integers(op, int(a.value), int(b.value))
         if folded is not None and op in ARITHMETIC:
@@ -430,12 +433,12 @@ def cast(dtype: str, a: Expr) -> Expr:
 
 def select(condition: ExprLike, then: ExprLike, otherwise: ExprLike) -> Expr:
     then_expr, otherwise_expr = _same_type(then, otherwise)
-    return Select(as_expr(condition), then_expr, otherwise_expr)
+    return Select(cast("bool", as_expr(condition)), then_expr, otherwise_expr)
 
 
 def if_then_else(condition: ExprLike, then: ExprLike, otherwise: ExprLike) -> Expr:
     then_expr, otherwise_expr = _same_type(then, otherwise)
-    return Call("if_then_else", (as_expr(condition), then_expr, otherwise_expr))
+    return Call("if_then_else", (cast("bool", as_expr(condition)), then_expr, otherwise_expr))
 
 
 def _same_type(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
@@ -481,9 +484,9 @@ def any_of(*conditions: ExprLike) -> Expr:
 def _fold_logic(op: str, conditions: Sequence[ExprLike], empty: bool) -> Expr:
     if not conditions:
         return const(empty)
-    result = as_expr(conditions[0])
+    result = cast("bool", as_expr(conditions[0]))
     for c in conditions[1:]:
-        result = Binary(op, *promote(result, as_expr(c)))
+        result = binary(op, result, as_expr(c))
     return result
 
 

@@ -304,18 +304,15 @@ def _truth_like(value: bool, e: Expr) -> Expr:
 
 def negation(s: Simplifier, e: Not) -> Expr | None:
     """!true -> false, !!x -> x, !(x < y) -> x >= y for integers (for floats only == and !=: NaN)."""
-    if type(e.a) is Const:
-        return s.constant(not e.a.value, "bool")
-    if type(e.a) is Not:
-        return e.a.a
-    inner = e.a
-    if (
-        type(inner) is Binary
-        and inner.op in COMPARISONS
-        and (inner.op in ("==", "!=") or not dtypes.is_float(inner.a.dtype))
-    ):
-        return Binary(NEGATED[inner.op], inner.a, inner.b)
-    return None
+    match e.a:
+        case Const(value=value):
+            return s.constant(not value, "bool")
+        case Not(a=a):
+            return a
+        case Binary(op=op, a=a, b=b) if op in COMPARISONS and (op in ("==", "!=") or not dtypes.is_float(a.dtype)):
+            return Binary(NEGATED[op], a, b)
+        case _:
+            return None
 
 
 def choice(s: Simplifier, e: Select | Call) -> Expr | None:

@@ -493,10 +493,7 @@ class Inference:
         if known and rounds > launched:
             raise InvalidSchedule(
                 f"{kind} has two extents in the kernel of {nest.root.name}",
-                [
-                    f"{self._launch_stage[nest.root, kind]}: {launched}",
-                    f"{nest.name}: {rounds}, for {axis.name}",
-                ],
+                [f"{self._launch_stage[nest.root, kind]}: {launched}", f"{nest.name}: {rounds}, for {axis.name}"],
                 do=f"split {axis.name} by {launched} and bind the inner loop",
             )
         if extent > rounds:

@@ -170,7 +170,11 @@ def comm_reducer(
             raise InvalidExpression(f"{name}: reductions of tuples are absent", do="use topi.argmax or topi.argmin")
         dtype = as_expr(expr).dtype
         x, y = Var("x", dtype), Var("y", dtype)
-        step = as_expr(fcombine(x, y))
+        try:
+            step = as_expr(fcombine(x, y))
+        except TypeError as error:
+            facts = ["x and y are one value each: reductions of tuples are absent"]
+            raise InvalidExpression(f"{name}: its function does not combine x and y: {error}", facts) from None
         for combiner, op in COMBINERS.items():
             if isinstance(step, Binary) and step.op == op and {id(step.a), id(step.b)} == {id(x), id(y)}:
                 start = as_expr(fidentity(dtype), like=x)
@@ -185,7 +189,7 @@ def comm_reducer(
 
 def _reduce(combiner: str, expr: ExprLike, axis: Any, where: ExprLike | None, init: ExprLike | None) -> Expr:
     value = as_expr(expr)
-    if combiner in ("max", "min") and (isinstance(axis, (Expr, int, float)) or not _are_axes(axis)):
+    if combiner in ("max", "min") and not isinstance(axis, (IterVar, list, tuple)):
         return combine(combiner, value, as_expr(axis, like=value))
     axes: list[Any] = list(axis) if isinstance(axis, (list, tuple)) else [axis]
     for a in axes:
@@ -195,7 +199,7 @@ def _reduce(combiner: str, expr: ExprLike, axis: Any, where: ExprLike | None, in
         raise InvalidExpression(f"te.{combiner}: the axis {axes[0].name} comes twice")
     if not axes:
         return value
-    condition = None if where is None else as_expr(where)
+    condition = None if where is None else cast("bool", as_expr(where))
     start = None if init is None else cast(value.dtype, as_expr(init, like=value))
     return Reduce(combiner, value, axes, condition, start)
 
@@ -203,10 +207,6 @@ def _reduce(combiner: str, expr: ExprLike, axis: Any, where: ExprLike | None, in
 def convert(value: Any) -> Any:
     """`value` as an expression; a list or tuple of values as a list of expressions."""
     return [convert(v) for v in value] if isinstance(value, (list, tuple)) else as_expr(value)
-
-
-def _are_axes(axis: Any) -> bool:
-    return isinstance(axis, (IterVar, list, tuple))
 
 
 def min_value(dtype: str) -> Expr:

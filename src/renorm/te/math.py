@@ -164,12 +164,12 @@ def _scalar(x: Any) -> Any:
 
 
 def all(*conditions: Any) -> Expr:
-    """Return whether all conditions hold; true when there are none."""
+    """Return whether all conditions hold, as numbers other than 0 do; true when there are none."""
     return nodes.all_of(*_flat(conditions))
 
 
 def any(*conditions: Any) -> Expr:
-    """Return whether some condition holds; false when there are none."""
+    """Return whether some condition holds, as numbers other than 0 do; false when there are none."""
     return nodes.any_of(*_flat(conditions))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from renorm.core.errors import InvalidSchedule
 from renorm.expr.extents import same_extent
@@ -28,8 +28,7 @@ def cache_read(
     s: Schedule, tensor: Tensor, scope: str, readers: Sequence[Tensor | Operation] | Tensor | Operation
 ) -> Tensor:
     check_scope(f"cache_read of {tensor.name}", scope)
-    given: list[Any] = list(readers) if isinstance(readers, (list, tuple)) else [readers]
-    stages = [s[r] for r in given]
+    stages = [s[r] for r in ([readers] if isinstance(readers, (Tensor, Operation)) else readers)]
     for stage in stages:
         if tensor not in stage.op.input_tensors:
             raise InvalidSchedule(

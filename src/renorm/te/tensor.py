@@ -22,6 +22,8 @@ from renorm.core import dtypes
 from renorm.core.errors import InternalError, InvalidExpression
 from renorm.expr.extents import same_extent
 from renorm.expr.nodes import (
+    ARITHMETIC,
+    COMBINERS,
     Const,
     Expr,
     Load,
@@ -161,6 +163,9 @@ class ComputeOp(Operation):
         return ComputeOp(self.name, self.axis, body, self.tag, self.attrs, self.tensor)
 
 
+_OF_NUMBERS = (ARITHMETIC | COMBINERS.keys()) - {"min", "max"}  # operators and reductions
+
+
 def _check_body(
     name: str, axis: tuple[IterVar, ...], reduce_axis: tuple[IterVar, ...], body: Expr
 ) -> tuple[tuple[Tensor, ...], tuple[OpenVar, ...]]:
@@ -177,6 +182,8 @@ def _check_body(
         if id(e) in seen:
             continue
         seen.add(id(e))
+        if e.dtype == "bool" and (op := getattr(e, "op", getattr(e, "combiner", ""))) in _OF_NUMBERS:
+            raise InvalidExpression(f"compute {name}: {op} of bool, in {e}", do="cast it to int32 first")
         if isinstance(e, Var):
             if isinstance(e, OpenVar):
                 unknown[e] = None
