@@ -132,6 +132,8 @@ def test_reduction_of_booleans() -> None:
     x = RNG.random((3, 5)) < 0.7
     agrees(lambda t: topi.all(t, 1), lambda a: a.all(1), x)
     agrees(lambda t: topi.any(t, 0), lambda a: a.any(0), x)
+    agrees(topi.all, np.all, np.array([1, 2, -1, 0], np.int32))  # of numbers, too
+    agrees(topi.any, np.any, np.array([-1.5, 0.0], np.float32))
 
 
 def test_sum_of_float16_is_accumulated_in_float32() -> None:

@@ -69,11 +69,11 @@ def reduce(
     )
 
 
-def _named(name: str, combiner: str, said: str) -> Callable[..., te.Tensor]:
+def _named(name: str, combiner: str, said: str, dtype: str | None = None) -> Callable[..., te.Tensor]:
     """Return the operator of that name and docstring, called as (data, axis=None, keepdims=False)."""
 
     def reduced(data: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
-        return reduce(combiner, data, axis, keepdims).astype(data.dtype)
+        return reduce(combiner, data, axis, keepdims, dtype=dtype).astype(dtype or data.dtype)
 
     reduced.__name__, reduced.__qualname__, reduced.__doc__ = name, name, said
     return checked("topi.")(reduced)
@@ -83,8 +83,8 @@ sum = _named("sum", "sum", "Sum.")
 prod = _named("prod", "prod", "Product.")
 max = _named("max", "max", "Greatest element; NaN where there is one.")
 min = _named("min", "min", "Smallest element; NaN where there is one.")
-all = _named("all", "min", "Whether all elements of a bool tensor are true.")
-any = _named("any", "max", "Whether some element of a bool tensor is true.")
+all = _named("all", "min", "Whether all elements are true, as numbers other than 0 are.", "bool")
+any = _named("any", "max", "Whether some element is true, as numbers other than 0 are.", "bool")
 
 
 @checked("topi.")
