@@ -80,6 +80,10 @@ def test_guarded_accesses_pass(body: str) -> None:
         ),
         ("for (i, 0, 28) { Y[i] = select(i < 27, W[i + 1], 0f) }", r"read of W\[\(i \+ 1\)\] is outside"),
         ("for (i, 0, 28) { Y[i] = X[I[i]] }", r"read of X\[I\[i\]\] may be outside.*must be clamped"),
+        (  # what wraps below -2**31 is large
+            "for (i, 0, 28) { Y[i] = W[if_then_else(I[i] <= (int64)10, max(I[i] - (int64)5, (int64)0), (int64)0)] }",
+            r"read of W.* may be outside its 28 elements",
+        ),
         ("Y[ramp(780, 1, 8)] = x8(0f)", r"store to Y\[\(lane \+ 780\)\] is outside its 784 elements: \[780, 787\]"),
         ("X[0] = 0f", "X is stored to, but it is not an output"),
     ],

@@ -456,6 +456,12 @@ def is_exact(e: Expr, known: dict[Expr, bool] | None = None) -> bool:
     return known[e]
 
 
+def never_wraps(e: Expr, condition: Expr) -> bool:
+    """Return whether e is exact where a condition holds."""
+    said = _is_of_elements(condition.a if isinstance(condition, Not) else condition)
+    return _Values({}).span(e, (condition,) if said else ()) is not None
+
+
 def _is_exact(e: Expr, known: dict[Expr, bool]) -> bool:
     if reads(e):
         return _Values(known).span(e, ()) is not None

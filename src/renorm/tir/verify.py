@@ -24,7 +24,7 @@ from renorm.core.gpu import facts
 from renorm.core.spans import Span, is_finite, is_within
 from renorm.core.target import Target
 from renorm.expr import mixed_radix
-from renorm.expr.bounds import is_exact
+from renorm.expr.bounds import is_exact, never_wraps
 from renorm.expr.nodes import Binary, Broadcast, Call, Expr, Load, Not, Ramp, Select, Var
 from renorm.expr.rewrite import children as parts_of
 from renorm.expr.rewrite import conjuncts, transform, variables
@@ -201,11 +201,14 @@ class _Checker:
         problem = _problem(buffer, simple, guarded, what)
         choices = list(dict.fromkeys(filter(_is_choice, walk_expr(simple)))) if problem else []
         if 0 < len(choices) <= MOST_CHOICES:  # each way by itself, where the condition says more of it
-            condition, *ways = parts_of(choices[0])
-            for way, fact in zip(ways, (condition, Not(condition)), strict=True):
-                chosen = transform(simple, {choices[0]: way}.get)
-                self._inside(buffer, chosen, None, _and_in_expression(guarded, fact), what)
-        elif problem:
+            condition, *ways = parts_of(choices[-1])  # which has none within
+            cases = list(zip(ways, (condition, Not(condition)), strict=True))
+            if all(never_wraps(way, fact) for way, fact in cases):
+                for way, fact in cases:
+                    chosen = transform(simple, {choices[-1]: way}.get)
+                    self._inside(buffer, chosen, None, _and_in_expression(guarded, fact), what)
+                return
+        if problem:
             self.problems.append(problem)
 
 
