@@ -84,6 +84,19 @@ def test_guarded_accesses_pass(body: str) -> None:
             "for (i, 0, 28) { Y[i] = W[if_then_else(I[i] <= (int64)10, max(I[i] - (int64)5, (int64)0), (int64)0)] }",
             r"read of W.* may be outside its 28 elements",
         ),
+        (
+            "for (i, 0, 28) { Y[i] = W[if_then_else(I[0] < I[1], max(min(I[i], (int64)10) - (int64)5, (int64)0), "
+            "(int64)0)] }",
+            r"read of W.* may be outside its 28 elements",
+        ),
+        (
+            "for (i, 0, 28) { Y[i] = W[min(abs(I[i]), (int64)27)] }",
+            r"outside its 28 elements: \[-9223372036854775808, 27\]",
+        ),
+        (
+            "for (i, 0, 28) { Y[i] = W[max(int32(min(I[i], (int64)27)), 0)] }",
+            r"read of W.* outside its 28 elements: \[0, 2147483647\]",
+        ),
         ("Y[ramp(780, 1, 8)] = x8(0f)", r"store to Y\[\(lane \+ 780\)\] is outside its 784 elements: \[780, 787\]"),
         ("X[0] = 0f", "X is stored to, but it is not an output"),
     ],

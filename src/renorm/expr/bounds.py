@@ -92,6 +92,7 @@ class Intervals:
         self._forms: dict[Expr, Linear] = plain._forms if plain and plain.intern is self.intern else {}
         self._found: dict[Expr, Span] = {}
         self._spans: dict[Hashable, Span] = {}
+        self._values: dict[Expr, Span] = {}
         self._open = OpenBounds(self) if plain is None else plain._open
         self._facts: tuple[Linear, ...] = ()
         self._read: dict[Expr, tuple[Linear, ...]] = {}
@@ -366,16 +367,18 @@ class Intervals:
                 return (max(low, least), min(high, most))
             case Binary(op=op, a=a, b=b):
                 return span_of(op, self.span(a), self.span(b))
-            case Select(then=a, otherwise=b) | Call(name="if_then_else", args=(_, a, b)):
-                return either(self.span(a), self.span(b))
+            case Select(then=a, otherwise=b):  # as an index, or as the value that it is in a vector
+                return either(either(self.span(a), self.span(b)), either(self._valued(a), self._valued(b)))
+            case Call(name="if_then_else", args=(_, a, b)):
+                return either(self._valued(a), self._valued(b))
             case Cast(a=a) | Call(name="likely", args=(a,)) | Broadcast(value=a):
-                return self.span(a)
+                return self._valued(a) if _narrows(e) else self.span(a)
             case Call(name="fmod", args=(a, b)) if is_exact(a, self._exact) and is_exact(b, self._exact):
                 return span_of("fmod", self.span(a), self.span(b))
             case Call(name="sign"):
                 return (-1, 1)
             case Call(name="abs", args=(a,)):
-                low, high = self.span(a)
+                low, high = self._valued(a)
                 return (0 if low <= 0 <= high else min(abs(low), abs(high)), max(abs(low), abs(high)))
             case Call(name="popcount"):
                 return (0, 64)
@@ -387,10 +390,30 @@ class Intervals:
 
     def _within_type(self, e: Expr, found: Span) -> Span:
         """Return the span, or that of its type where it may leave one that wraps."""
-        limits = _of_type(e.dtype)
+        limits = integer_limits(e.dtype) if _narrows(e) and reads(e) else _of_type(e.dtype)
         if type(e) is Cast and dtypes.is_float(e.a.dtype):
             return limits
         return found if limits[0] <= found[0] and found[1] <= limits[1] else limits
+
+    def _valued(self, e: Expr) -> Span:
+        """Return the span of an integer as a value of its type, in which what is made of elements wraps."""
+        if dtypes.is_float(e.dtype) or e.dtype == "bool" or not reads(e):
+            return self.span(e)
+        found = self._values.get(e)
+        if found is None:
+            low, high = limits = integer_limits(e.dtype)
+            match e:
+                case Binary(op=op, a=a, b=b):
+                    found = span_of(op, self._valued(a), self._valued(b))
+                case Cast(a=a):
+                    found = self._valued(a)
+                case _:
+                    found = self.span(e)
+            if is_exact(e, self._exact):
+                least, most = self.span(e)
+                found = max(found[0], least, low), min(found[1], most, high)
+            self._values[e] = found = found if low <= found[0] and found[1] <= high else limits
+        return found
 
     def _truth(self, e: Expr) -> Span:
         """(1, 1) where a condition always holds, (0, 0) where it never does, else (0, 1)."""
@@ -421,6 +444,11 @@ class Intervals:
         if self.is_at_most(below, 0 if or_equal else -1):
             return (1, 1)
         return (0, 0) if self.is_at_most(-below, -1 if or_equal else 0) else (0, 1)
+
+
+def _narrows(e: Expr) -> bool:
+    """Return whether index arithmetic, which is wide, takes an expression as a value of its type."""
+    return (type(e) is Call and e.name != "likely") or (type(e) is Cast and (e.a.dtype, e.dtype) != INDEX_TYPES)
 
 
 def _same_end(a: End, b: End) -> bool:

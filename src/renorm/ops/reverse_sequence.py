@@ -41,7 +41,7 @@ class ReverseSequence(Injective):
         extent = cast("int64", as_expr(x.shape[self.time_axis]))
 
         def element(*i: Expr) -> Expr:
-            length, at = minimum(lengths[i[self.batch_axis]], extent), cast("int64", i[self.time_axis])
+            length, at = maximum(minimum(lengths[i[self.batch_axis]], extent), 0), cast("int64", i[self.time_axis])
             place = select(at < length, length - at - 1, at)
             inside = cast("int32", maximum(minimum(place, extent - 1), const(0, "int64")))
             return x[tuple(inside if a == self.time_axis else k for a, k in enumerate(i))]

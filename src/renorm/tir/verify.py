@@ -302,7 +302,7 @@ def _extremes(e: Expr, scope: Scope) -> tuple[int, int] | None:
         if not isinstance(low, int) or not isinstance(high, int):
             return None
         ranges.append(range(low, high + 1))
-        points *= len(ranges[-1])
+        points *= max(0, high + 1 - low)
         if points > MOST_POINTS:
             return None
     if not points:
