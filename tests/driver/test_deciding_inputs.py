@@ -234,6 +234,15 @@ OTHERWISE: dict[str, tuple[str, int, Sequence[Call]]] = {
     ),
     "no rows kept": (CASES["Reshape of what is left"][0], 1, [{"x": (n, 12), "b": [0], "h": 1} for n in (2, 3)]),
     "less": (CASES["Pad"][0], 2, [{"x": (2, 5), "p": p} for p in ([0, -1, 0, 0], [0, -1, 1, 2], [-1, 0, 0, 0])]),
+    "of nothing": (
+        "g (float[N, M] x, int64[2] s) => (float[A, B] y) { y = Reshape<allowzero = 1>(x, s) }",
+        2, [{"x": x, "s": s} for x, s in (((0, 6), [3, 0]), ((2, 0), [5, 0]), ((7, 0), [5, 0]))],
+    ),
+    "an axis of nothing, kept": (
+        """g (float[N, M] x) => (float[A, B] y) <int64[1] m = {-1}>
+        { s = Shape<start = 1>(x) c = Concat<axis = 0>(s, m) y = Reshape(x, c) }""",
+        1, [{"x": (6, 0)}, {"x": (2, 0)}],
+    ),
     "below the diagonal": (CASES["Trilu"][0], 2, [{"x": (4, 5), "k": k} for k in (-1, -2, -3)]),
 }  # fmt: skip
 

@@ -157,9 +157,10 @@ def _solutions(difference: Dim, symbols: Sequence[Symbol]) -> Iterator[tuple[Sym
     if (one := linear(difference)) is not None and one[0] in symbols and not one[2]:
         yield one[0], 0
         return
-    for factor in {s for s in symbols if all(s in product for product, _ in products)}:
-        quotient = difference // Sym(factor)  # exact; of what is empty nothing is said
-        yield from _solutions(quotient, symbols)
+    if (factor := next((s for s in symbols if all(s in product for product, _ in products)), None)) is not None:
+        if len(products) > 1:  # which says else only that one of several is 0
+            quotient = difference // Sym(factor)  # exact; of what is empty nothing is said
+            yield from _solutions(quotient, symbols)
         return
     found = list[tuple[bool, int, int, Symbol, Dim]]()
     for product, k in products:

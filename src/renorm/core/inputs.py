@@ -92,7 +92,8 @@ def readings(
 ) -> list[Reading]:
     """Return how a call that has no result as it stands may be read. What comes first is open in more.
 
-    Bounds beyond an axis are its ends; extents of 1 are numbers, which broadcast. Of elements:
+    Bounds beyond an axis are its ends; extents of 1 are numbers, which broadcast, and in the end those of 0 are, which
+    Reshape keeps, and of which nothing is left. Of elements:
     1. -1, which in a shape is what is left, and what is beyond all extents are numbers. Below -1 are positions from the
     end. 2. What is above 0 is known to be, and bounds beyond an axis are its ends before any is read as a number for
     its size: more for kernels to know of extents, but it serves all elements. 3. 0 and 1 are numbers too, which keep
@@ -100,7 +101,8 @@ def readings(
     """
     inputs = list(inputs)
     given = _symbols_told((d, n) for v in inputs for d, n in zip(v.deciding, elements.get(v.name, ())))
-    ones = _symbols_told((d, n) for v in inputs for d, n in zip(v.shape, shapes.get(v.name, ())) if n == 1)
+    extents = _symbols_told((d, n) for v in inputs for d, n in zip(v.shape, shapes.get(v.name, ())))
+    ones, short = ({s: n for s, n in extents.items() if n in which} for which in ((1,), (0, 1)))
     signs: dict[Symbol, Dim] = {}
     for s, n in given.items():
         if -LONGEST <= n < -1:
@@ -110,9 +112,11 @@ def readings(
     positive = {s: Sym(Symbol(s, 1)) for s, n in given.items() if n > 0}
     few = {s: n for s, n in given.items() if n in (0, 1)}
     if not given:
-        return [Reading({}, is_cut=True), *(Reading(ones, is_cut) for is_cut in (False, True) if ones)]
+        numbers = [Reading(found, is_cut) for found in (ones, short) for is_cut in (False, True) if found]
+        return [Reading({}, is_cut=True), *numbers]
     whole = Reading({**positive, **signs}, is_cut=True)
-    return [Reading(signs), whole, Reading({**ones, **signs, **few}), Reading({**ones, **given})]
+    told = [Reading({**ones, **signs, **few}), Reading({**ones, **given}), Reading({**short, **given})]
+    return [Reading(signs), whole, *told]
 
 
 def _symbols_told(told: Iterable[tuple[Dim, int]]) -> dict[Symbol, int]:
@@ -167,7 +171,10 @@ def fixed_extents(
         known_before = len(sizes)
         others = dict[Symbol, Dim]()  # of two unknown ones the first, by what a sum leaves to it
         for where, extent, number in told:
-            left = substitute(substitute(extent, others), sizes)
+            try:
+                left = substitute(substitute(extent, others), sizes)
+            except ZeroDivisionError:
+                continue  # which is said below
             unknown = symbols_of(left)
             if len(unknown) == 1 and len(symbols_of(extent)) > 1:
                 problem = _solve(left, int(number), sizes)

@@ -5,6 +5,7 @@
     end = 99, or        is the end of an axis of 10: a module where bounds of slices are moved into their axes
     x[:, :, :h]         of fewer than h columns: the same
     x[n, c] + y[m, c]   n is 1: a module for that, of which y may have any m
+    s = [m, -1]         m is 0, which keeps an extent: a module for that
 
 A module takes elements that decide shapes to be extents, slices to lie inside and extents that meet to be equal, and
 has one result for all calls. One that it refuses is looked at again, since there may be another (core.inputs.readings):
