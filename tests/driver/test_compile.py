@@ -96,6 +96,8 @@ def test_symbolic_extents_specialize_and_are_bounded() -> None:
         np.testing.assert_allclose(m.run(x)[0], expected(g, x), rtol=1e-4, atol=1e-5)
     assert isinstance(m, (OpenModule, SpecializingModule))
     assert m.specialized(x=(2, 3, 9, 8)) is m.specialized(x=(2, 3, 9, 8))
+    with pytest.raises(renorm.errors.InvalidInput, match=r"'q' is not an input\n  input x: missing, expected f32\["):
+        m.specialized(q=(2, 3, 9, 8))
     for batch in range(1, 12):
         m.specialized(x=(batch, 3, 4, 8))
     assert len((m._made if isinstance(m, SpecializingModule) else m._specializations).all()) <= 8

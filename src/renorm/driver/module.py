@@ -167,14 +167,16 @@ class _Specializations:
             facts = [f"{s} is what data say" for s in self._counted]
             raise InvalidInput(f"{self._name} has no kernels for some shapes alone", facts, "call run")
         arrays = {n: a for n, a in given.items() if not _is_shape(a)}
-        missing = [f"input {v!r} is missing" for v in self.inputs if v.name not in given]
-        missing += [
+        names = [v.name for v in self.inputs]
+        problems = [f"{name!r} is not an input" for name in given if name not in names]
+        problems += [f"input {v.name}: missing, expected {v.type}" for v in self.inputs if v.name not in given]
+        problems += [
             f"input {v.name} decides shapes: give an array, not its shape"
             for v in self.inputs
             if v.deciding and v.name in given and v.name not in arrays
         ]
-        if missing:
-            raise InvalidInput(f"the inputs do not fit {self._name}", missing)
+        if problems:
+            raise InvalidInput(f"the inputs do not fit {self._name}", problems)
         shapes = {n: shape_of(a) if n in arrays else a for n, a in given.items()}
         specs = [_spec(v) for v in self.inputs if v.deciding]
         return self.told(shapes, elements_of(self._name, specs, (), arrays))
