@@ -296,6 +296,7 @@ def test_operands_that_do_not_fit_name_file_node_and_op() -> None:
         ("g (float[2] x) => (float[2] y) { y = Relu(z) }", "'Relu_0' .*: it reads 'z', which nothing makes"),
         ("g (float[2] x) => (float[2] y) { y = Relu(y) }", "in a ring: 'Relu_0' reads 'Relu_0'"),
         ("g (float[2] x) => (float[2] y) { y = Relu(x) y = Exp(x) }", "makes 'y', which exists already"),
+        ("g (float[2] x) => (float[2] x) { x = Neg(x) }", "'Neg_0' .*: it makes 'x', which exists already"),
         ("g (float[2] x) => (float[2] z) { y = Relu(x) }", "the list of outputs reads 'z'"),
     ],
 )

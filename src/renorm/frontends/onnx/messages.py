@@ -6,7 +6,7 @@ not here (documentation, types of values in between, names of dimensions) is pas
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 from renorm.frontends import order
@@ -199,6 +199,8 @@ def captured(node: NodeProto) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def topological(nodes: Sequence[NodeProto]) -> tuple[list[int], list[int]]:
-    """Return the places of nodes as `order.topological`."""
-    return order.topological([(*n.input, *captured(n)) for n in nodes], [n.output for n in nodes])
+def topological(nodes: Sequence[NodeProto], known: Iterable[str] = ()) -> tuple[list[int], list[int]]:
+    """Return the places of nodes as `order.topological`. known: names that nodes read from elsewhere."""
+    taken = {*known}
+    makes = [[name for name in n.output if name not in taken] for n in nodes]
+    return order.topological([(*n.input, *captured(n)) for n in nodes], makes)

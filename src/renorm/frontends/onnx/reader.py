@@ -292,6 +292,8 @@ class Reader:
     def _steps(self, nodes: Sequence[NodeProto], scope: Scope) -> Iterator[tuple[Sequence[NodeProto], Scope]]:
         """Read nodes; give those of each branch that is taken, which have to be read before it goes on."""
         order, ring = topological(nodes)
+        if ring:  # there is none where a node makes what exists already
+            order, ring = topological(nodes, scope.seen())
         if len(order) < len(nodes):
             names = [repr(_name(nodes[place], place)) for place in ring]
             self._fault(
