@@ -95,6 +95,7 @@ def test_what_does_not_fit() -> None:
     calls: list[tuple[list[Any], dict[str, Any], str]] = [
         ([x], {}, r"input a: missing, expected int64\[2\]"),
         ([x, a.astype(np.int32)], {}, r"input a: int32\[2\], expected int64\[2\]"),
+        ([x, a.astype(">i8")], {}, "input a: .* of foreign byte order"),
         ([x, np.array([0])], {}, r"input a: int64\[1\], expected int64\[2\]"),
         ([x, [0, 1]], {}, "input a: list"),
         ([x, a], {"a": a}, "by position and by name"),

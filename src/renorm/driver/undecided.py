@@ -21,7 +21,7 @@ from renorm.core.stated import Undecided
 from renorm.driver.module import CompiledModule, ExternalText, KernelText, OpenModule, SpecializingModule
 from renorm.graph.deciding import deciding_sources
 from renorm.graph.ir import Graph
-from renorm.runtime.arrays import view_of
+from renorm.runtime.arrays import given_type, view_of
 from renorm.runtime.artifact import Encoded
 from renorm.runtime.module import Shapes
 from renorm.runtime.program import TensorSpec
@@ -104,10 +104,10 @@ class DecidingModule(SpecializingModule):
             expected = f"expected {v.dtype}{format_shape(v.shape)}"
             if isinstance(array, str):
                 problems.append(f"input {v.name}: {array}, {expected}")
-            elif dtypes.from_numpy(array.dtype) == v.dtype and _fits(array.shape, v.shape):
+            elif array.dtype == dtypes.numpy_dtype(v.dtype) and _fits(array.shape, v.shape):
                 found[v.name] = np.array(array)
             else:
-                problems.append(f"input {v.name}: {array.dtype}{list(array.shape)}, {expected}")
+                problems.append(f"input {v.name}: {given_type(array)}, {expected}")
         if problems:
             raise InvalidInput(f"{self.name}: the arrays given do not fit its inputs", problems)
         key = tuple((n, a.shape, a.tobytes()) for n, a in found.items())

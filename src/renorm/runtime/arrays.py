@@ -208,6 +208,11 @@ def _mismatch(array: Array, slot: Slot) -> str:
     """Return how an array differs from what it must be; "" where it fits."""
     if array.dtype == slot.dtype and array.shape == slot.shape:
         return ""
+    return given_type(array)
+
+
+def given_type(array: Array) -> str:
+    """Return dtype and shape of what a caller gives, as text."""
     order = "" if array.dtype.isnative else " of foreign byte order"
     return f"{array.dtype.name}[{', '.join(map(str, array.shape))}]{order}"
 

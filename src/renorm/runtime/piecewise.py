@@ -23,7 +23,7 @@ from renorm.core.inputs import Typed, fixed_extents, named_inputs
 from renorm.core.limits import DEFAULT, Limits
 from renorm.runtime import artifact
 from renorm.runtime import threads as teams
-from renorm.runtime.arrays import Slot, bind_out, handed_out, view_of
+from renorm.runtime.arrays import Slot, bind_out, given_type, handed_out, view_of
 from renorm.runtime.module import Module
 from renorm.runtime.program import TensorSpec
 from renorm.runtime.report import Report
@@ -121,11 +121,11 @@ class PiecewiseModule:
             array = view_of(given[spec.name]) if spec.name in given else "missing"
             if isinstance(array, str):
                 what = array
-            elif dtypes.from_numpy(array.dtype) == spec.dtype and array.ndim == len(spec.shape):
+            elif array.dtype == dtypes.numpy_dtype(spec.dtype) and array.ndim == len(spec.shape):
                 found[spec.name] = array
                 continue
             else:
-                what = f"{array.dtype}{list(array.shape)}"
+                what = given_type(array)
             problems.append(f"input {spec.name}: {what}, expected {spec.dtype}{format_shape(spec.shape)}")
         if problems:
             raise InvalidInput(f"{self.name}: the arrays given do not fit its inputs", problems)
