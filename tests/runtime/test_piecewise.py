@@ -119,6 +119,29 @@ RANKS = """g (float[2] x) => (float[A] y) <bool t = {1}, float top = {9}, int64[
     y = ReduceSum<keepdims = 0>(z, ax) }"""
 
 
+def test_no_rounds_of_a_body_in_parts(tmp_path: Path) -> None:
+    """What would be put together has the type that a round would give, also after a call of another one."""
+    source = model("""g (float[N] x) => (float[A] y, float[B, C] z) <bool t = {1}> {
+        s = ReduceSum<keepdims = 0>(x) n = Cast<to = 7>(s)
+        y, z = Loop(n, t, x) <body = b (int64 i, bool c, float[D] v) => (bool co, float[E] w, float[F] sc) {
+            co = Identity(c)
+            w = Loop(i, c, v) <body = b2 (int64 j, bool cc, float[G] vv) => (bool cco, float[H] ww) {
+                cco = Identity(cc) ww = Neg(vv) }>
+            sc = Identity(w) }> }""")
+    module = renorm.compile(source, threads=1)
+    module.save(tmp_path / "a.renorm")
+    for made in (module, renorm.load(tmp_path / "a.renorm")):
+        for x in (np.zeros(2, np.float32), np.ones(4, np.float32), np.zeros(3, np.float32)):
+            (y, z), expected = made.run(x), onnx_runtime.run(source, {"x": x})
+            np.testing.assert_array_equal(y, expected[0])
+            assert z.shape == (len(expected[1]), len(x))  # to ONNX Runtime an extent that nobody states is 0
+            np.testing.assert_array_equal(z.reshape(-1), expected[1].reshape(-1))
+    onnx.save(source, tmp_path / "a.onnx")
+    np.savez(tmp_path / "x.npz", x=np.zeros(2, np.float32))
+    call = ["check", tmp_path / "a.onnx", "--input", tmp_path / "x.npz", "--reference", "interpreter"]
+    assert CliRunner().invoke(main, list(map(str, call))).exit_code == 0
+
+
 def test_states_of_another_rank_in_each_round_wait_for_a_call(tmp_path: Path) -> None:
     module = renorm.compile(model(RANKS.replace("y = ReduceSum<keepdims = 0>(z, ax)", "y = Reshape(z, neg)").replace(
         "int64[1] ax = {0}", "int64[1] ax = {0}, int64[1] neg = {-1}")), threads=1)  # fmt: skip

@@ -19,9 +19,9 @@ from renorm.core.tolerance import Tolerance
 from renorm.driver import runners
 from renorm.driver.compare import Comparison
 from renorm.driver.compile import compile
-from renorm.frontends.outline import Hosted, Outline, Piece
+from renorm.driver.foretold import outputs_of
+from renorm.frontends.outline import Hosted, Outline, Piece, Types
 from renorm.graph import interpret
-from renorm.graph.ir import Graph
 from renorm.runtime.piecewise import types_of
 from renorm.runtime.rounds import ArrayType, Run
 
@@ -91,10 +91,9 @@ class _Interpreted:
     def __init__(self, piece: Piece, limits: Limits):
         self._piece, self._limits = piece, limits
 
-    def _read(self, given: Sequence[Array]) -> Graph:
+    def _types(self, given: Sequence[Array]) -> Types:
         pairs = zip(self._piece.part.inputs, given)
-        types = {n: Declared(n, dtypes.from_numpy(a.dtype) or a.dtype.name, a.shape) for n, a in pairs}
-        return self._piece.read(types, {}, self._limits)
+        return {n: Declared(n, dtypes.from_numpy(a.dtype) or a.dtype.name, a.shape) for n, a in pairs}
 
     def module_for(self, given: Sequence[Array]) -> _Interpreted:
         """As Runner.module_for."""
@@ -103,7 +102,7 @@ class _Interpreted:
     def run(self, *given: Array, timeout: float | None = None) -> list[Array]:
         """Return the outputs."""
         try:
-            return interpret.run(self._read(given), given)
+            return interpret.run(self._piece.read(self._types(given), {}, self._limits), given)
         except Hosted as error:
             if error.outline is None:
                 raise
@@ -111,5 +110,5 @@ class _Interpreted:
 
     def types(self, given: Sequence[Array]) -> list[ArrayType]:
         """As Runner.types."""
-        graph = self._read(given)
-        return types_of(graph.inputs, graph.outputs, given)
+        types = self._types(given)
+        return types_of([*types.values()], outputs_of(self._piece, types, self._limits), given)

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from renorm.core.dims import Dim, Sym, symbols_of
 from renorm.core.errors import LimitExceeded, OutOfMemory, RenormError
+from renorm.core.inputs import Typed
 from renorm.core.limits import Limits
 from renorm.core.stated import Declared
-from renorm.frontends.outline import Hosted, Outline, Types
+from renorm.frontends.outline import Hosted, Outline, Piece, Types
 from renorm.runtime.program import TensorSpec
 from renorm.runtime.steps import Along, Body, Choice, Rounds, Whole
 
@@ -85,13 +86,7 @@ class _Reader:
             outputs = self._first or piece.read(None, {}, self._limits).outputs
         else:
             self.told.types[number] = types
-            try:
-                outputs = piece.read(types, {}, self._limits).outputs
-            except Hosted as error:
-                nested = error.outline and Foretold.of(error.outline, self._limits).outputs
-                if nested is None:
-                    raise _Untold(part.name) from error
-                outputs = nested
+            outputs = outputs_of(piece, types, self._limits)
         given = {s for v in types.values() for d in v.shape for s in symbols_of(d)}
 
         def extent(d: Dim) -> Dim:
@@ -164,6 +159,16 @@ class _Reader:
         dtype, shape = of
         axis = along.axis % (len(shape) + 1)
         return dtype, (*shape[:axis], self._open((step.name, "rounds")), *shape[axis:])
+
+
+def outputs_of(piece: Piece, types: Types, limits: Limits) -> Sequence[Typed]:
+    """Return the outputs of a piece for inputs of these types. Raises Hosted where only calls tell them."""
+    try:
+        return piece.read(types, {}, limits).outputs
+    except Hosted as error:
+        if (found := error.outline and Foretold.of(error.outline, limits).outputs) is None:
+            raise
+        return found
 
 
 def _classes(keys: Mapping[tuple[int, int], object]) -> set[frozenset[tuple[int, int]]]:

@@ -19,8 +19,10 @@ from renorm.core.errors import LimitExceeded, OutOfMemory, RenormError
 from renorm.core.limits import Limits
 from renorm.core.lru import Latest
 from renorm.core.stated import Declared
+from renorm.driver.foretold import outputs_of
 from renorm.driver.module import CompiledModule, SpecializingModule
 from renorm.frontends.outline import Piece, Typed
+from renorm.runtime.piecewise import types_of
 from renorm.runtime.rounds import ArrayType
 
 Array = np.ndarray[Any, Any]
@@ -51,10 +53,8 @@ class CompiledPiece:
 
     def types(self, given: Sequence[Array]) -> list[ArrayType]:
         """As Runner.types."""
-        graph = self._typed(_kinds(given), _fixed(given)).read({}, self._limits)
-        return [
-            (dtypes.numpy_dtype(v.dtype), tuple(d if isinstance(d, int) else 0 for d in v.shape)) for v in graph.outputs
-        ]
+        types = self._typed(_kinds(given), _fixed(given)).types or {}
+        return types_of([*types.values()], outputs_of(self.piece, types, self._limits), given)
 
     def module_for(self, given: Sequence[Array]) -> Compiled:
         """As Runner.module_for: compiled if it is not there yet."""

@@ -170,7 +170,8 @@ class HeldPart:
     def types(self, given: Sequence[Array]) -> list[ArrayType]:
         """As Runner.types."""
         module = self.module_for(given)
-        return types_of(module.inputs, module.outputs, given)
+        told = module.plan.results if isinstance(module, PiecewiseModule) else ()  # in all calls, not in the last one
+        return types_of(module.inputs, told or module.outputs, given)
 
 
 def types_of(inputs: Sequence[Typed], outputs: Sequence[Typed], given: Sequence[Array]) -> list[ArrayType]:
