@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from renorm.core.dims import Dim, Shape, Sym, Symbol, maximum
@@ -73,6 +74,6 @@ def test_random_elements_are_extents() -> None:
     made = random_inputs([bounded, Given("x", (Sym("s.0"), 2))])
     assert made["s"].tolist() == [4, 7]
     assert made["x"].shape[1] == 2
-    told = random_inputs([bounded, Given("x", (Sym("s.0"), 2))], shapes={"s": (2,)}, elements={"s": [5, 7]})
+    told = random_inputs([bounded, Given("x", (Sym("s.0"), 2))], held={"s": np.array([5, 7])})
     assert told["s"].tolist() == [5, 7]
     assert told["x"].shape == (5, 2)

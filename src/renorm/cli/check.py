@@ -14,6 +14,7 @@ from renorm.cli import network, output
 from renorm.cli.options import FILE, Shapes, arrays, calling, given, model, seed, split_values, verb
 from renorm.cli.progress import progress
 from renorm.core.difference import Difference
+from renorm.core.random_inputs import random_inputs
 from renorm.core.tolerance import Tolerance
 from renorm.driver import compare_parts
 from renorm.driver.compare import REFERENCES, Comparison, compare, compare_draws, compare_open
@@ -164,7 +165,7 @@ def _in_parts(
 ) -> output.Outcome:
     inputs = outline.plan.inputs
     held = arrays(files, [v.name for v in inputs])
-    calls = [network.with_random(inputs, seed, s, held) for s in shapes.calls]
+    calls = [random_inputs(inputs, seed, s, held=held) for s in shapes.calls]
     with progress(f"checking {model.name}") as tell:
         more: dict[str, Any] = {"inputs": bound, "progress": tell, **options}
         compared = list(compare_parts.compare(model, outline, calls, reference, tolerance, **more))

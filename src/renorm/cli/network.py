@@ -39,13 +39,6 @@ def elements(module: Any, given: Mapping[str, Any]) -> dict[str, Array]:
     return {name: np.asarray(value, dtypes.numpy_dtype(specs[name].dtype)) for name, value in given.items()}
 
 
-def with_random(inputs: Sequence[Any], seed: int, shapes: Mapping[str, Any], held: Mapping[str, Array]) -> Any:
-    """Return an array for each input, by name: those that are held, and random ones of these shapes."""
-    told = {**shapes, **{name: a.shape for name, a in held.items()}}
-    deciding = {v.name: held[v.name].reshape(-1).tolist() for v in inputs if v.deciding and v.name in held}
-    return {**random_inputs(inputs, seed, told, elements=deciding), **held}
-
-
 def refuse_trust(model: Path, trust: Mapping[str, Any] | None) -> None:
     """A model is no artifact: it has neither digest nor signature that could be checked."""
     if any((trust or {}).values()):

@@ -70,10 +70,6 @@ class Finite(click.FloatRange):
         return number
 
 
-def _limits(ctx: click.Context, param: click.Parameter, given: tuple[tuple[str, Any], ...]) -> limits.Limits:
-    return limits.Limits(**dict(given))
-
-
 FILE = click.Path(path_type=Path)
 OUTPUT = click.Path(path_type=Path, dir_okay=False)
 
@@ -160,7 +156,7 @@ limit = click.option(
     "limits",
     multiple=True,
     type=Limit(),
-    callback=_limits,
+    callback=lambda ctx, param, given: limits.Limits(**dict(given)),
     help=f"What the model may ask for, operations=1e15: {', '.join(limits.NAMES)}. May be repeated.",
 )
 threads = click.option("--threads", type=click.IntRange(1), default=None, help="Threads that run the network.")

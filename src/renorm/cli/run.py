@@ -29,6 +29,7 @@ from renorm.cli.options import (
     verb,
 )
 from renorm.core.files import replacing
+from renorm.core.random_inputs import random_inputs
 from renorm.errors import InvalidInput, StatisticsWarning
 from renorm.training.batches import Files, arguments
 
@@ -137,7 +138,7 @@ def _inputs(
     names = [v.name for v in opened.inputs]
     held = {**values, **arrays(files, names)}
     drawn = [n for n in names if n not in held]
-    return [network.with_random(opened.inputs, seed, s, held) for s in shapes.calls], drawn
+    return [random_inputs(opened.inputs, seed, s, held=held) for s in shapes.calls], drawn
 
 
 def _run(opened: Any, batches: Iterable[Any], kept: int) -> tuple[int, list[tuple[dict[str, Array], dict[str, Array]]]]:

@@ -23,15 +23,16 @@ def random_inputs(
     shapes: Mapping[str, Sequence[Stated]] | None = None,
     integers: tuple[int, int] = (0, 1),
     sizes: Mapping[str, int] = MappingProxyType({}),
-    elements: Mapping[str, Sequence[int]] = MappingProxyType({}),
+    held: Mapping[str, Array] = MappingProxyType({}),
 ) -> dict[str, Array]:
     """Return an array for each input, by name and in order: standard normal floats, truths, and integers from the first
     to the last of `integers`; 0 and 1 are legal indices more often than others. Open extents are those of `shapes` or
     `sizes`, by symbols, and 1 where these have none, or the least that they may be; so are elements that decide shapes.
-    elements: of inputs of `shapes` that decide shapes, which tell extents of others. Raise InvalidInput where `shapes`
-    contradicts the inputs."""
+    held: what is given for some inputs, of which shapes, and elements that decide shapes, tell extents of others. Raise
+    InvalidInput where `shapes` contradicts the inputs."""
     rng, arrays = np.random.default_rng(seed), dict[str, Array]()
-    given: Mapping[str, Any] = shapes or {}
+    given: Mapping[str, Any] = {**(shapes or {}), **{name: array.shape for name, array in held.items()}}
+    elements = {v.name: held[v.name].reshape(-1).tolist() for v in inputs if v.deciding and v.name in held}
     numbers = {name: shape for name, shape in given.items() if all(map(_is_number, shape))}
     extents, _ = stated(inputs, {n: s for n, s in given.items() if n not in numbers}, None, "the network")
     values = {**extents, **sizes, **fixed_extents(inputs, numbers, "the network", elements)}
@@ -43,7 +44,7 @@ def random_inputs(
         drawn = rng.standard_normal(shape) if dtypes.is_float(v.dtype) else rng.integers(least, most + 1, shape)
         own = [0 if d == IDLE else d for d in own]
         arrays[v.name] = converted(np.array(own).reshape(shape) if own else drawn, v.dtype)
-    return arrays
+    return {**arrays, **held}
 
 
 def _is_number(extent: Any) -> bool:

@@ -29,7 +29,7 @@ from renorm.frontends import read
 from renorm.graph.conditions import settled
 from renorm.graph.counting import cut
 from renorm.graph.counts import given_inputs
-from renorm.graph.ir import Graph, Value
+from renorm.graph.ir import Graph
 
 Array = np.ndarray[Any, Any]
 Tree = dict[str, Any]  # by path: an array, or a name
@@ -63,16 +63,11 @@ def drawn(graph: Graph, given: Mapping[str, Array], seed: int, shapes: Mapping[s
     """Return an array for each input: given, or random; of extents of which nothing is told the least that nodes can
     take, where inference says which."""
     told = {**shapes, **{name: a.shape for name, a in given.items()}}
-
-    def of(inputs: Sequence[Value], told: Mapping[str, Sequence[Stated]]) -> Tree:
-        elements = {v.name: given[v.name].reshape(-1).tolist() for v in inputs if v.deciding and v.name in given}
-        return {**random_inputs(inputs, seed, told, elements=elements), **given}
-
     with suppress(RenormError, ZeroDivisionError):  # a call may be read otherwise (driver.readings)
         known = settled(cut(graph.copy(stated(graph.inputs, told, None, graph.name)[0]))).graph
         numbers = {name: shape for name, shape in told.items() if all(isinstance(d, int) for d in shape)}
-        return of(given_inputs(known), numbers)
-    return of(graph.inputs, told)
+        return random_inputs(given_inputs(known), seed, numbers, held=given)
+    return random_inputs(graph.inputs, seed, shapes, held=given)
 
 
 def save_draws(path: _File, draws: Sequence[Draw]) -> None:

@@ -35,7 +35,8 @@ import os
 import platform
 import stat
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from io import BufferedReader
@@ -234,25 +235,19 @@ def read(
     Raises InvalidArtifact for a file that cannot be read, is damaged, of another version, for another machine, or not
     the one that digest and key ask for, OutOfMemory where weights are copied and there is none for them.
     """
-    begin = held[0]
-    try:
-        path = name_of(path)
-        with _opened(path) as file:
-            file.seek(begin)
-            header = _header(file, path, digest, key, held[1])
-            manifest = _manifest(file, header, path)
-            if isinstance(manifest, PlanManifest):
-                raise _invalid(path, "contradicts itself", "a network in parts, where one program is expected")
-            rest = file.read(header.head - HEADER_BYTES - header.manifest)
-            weights = _mapped(file, header, begin) if mapped else _copied(file, header, path, begin)
-            _check(path, "code", rest, header.code_digest)
-            if verify:
-                array = weights.array if isinstance(weights, Memory) else weights
-                _check(path, "weights", array.data, header.weights_digest)
-            if os.fstat(file.fileno()).st_mtime_ns != header.changed:
-                raise _invalid(path, "was changed while it was read", "an artifact is replaced, never changed")
-    except OSError as error:
-        raise _unreadable(path, error) from error
+    with _opened(path, held[0]) as (path, file):
+        header = _header(file, path, digest, key, held[1])
+        manifest = _manifest(file, header, path)
+        if isinstance(manifest, PlanManifest):
+            raise _invalid(path, "contradicts itself", "a network in parts, where one program is expected")
+        rest = file.read(header.head - HEADER_BYTES - header.manifest)
+        weights = _mapped(file, header, held[0]) if mapped else _copied(file, header, path, held[0])
+        _check(path, "code", rest, header.code_digest)
+        if verify:
+            array = weights.array if isinstance(weights, Memory) else weights
+            _check(path, "weights", array.data, header.weights_digest)
+        if os.fstat(file.fileno()).st_mtime_ns != header.changed:
+            raise _invalid(path, "was changed while it was read", "an artifact is replaced, never changed")
     code = memoryview(rest)[-(HEADER_BYTES + header.manifest) % ALIGNMENT :]
     total = sum(max(0, s.size) for s in manifest.spans)
     outside = [s for s in manifest.spans if not 0 <= s.begin <= s.begin + s.size <= len(code)]
@@ -287,12 +282,8 @@ def _copied(file: BufferedReader, header: Header, path: str, begin: int) -> Memo
 
 def is_plan(path: str | os.PathLike[str], held: tuple[int, int] = (0, 0)) -> bool:
     """Return whether a file claims to be a network in parts; of one that is no artifact, False."""
-    try:
-        with _opened(name_of(path)) as file:
-            file.seek(held[0])
-            data = file.read(16)
-    except OSError as error:
-        raise _unreadable(path, error) from error
+    with _opened(path, held[0]) as (_, file):
+        data = file.read(16)
     return data[:8] == MAGIC and data[12:16] != bytes(4)
 
 
@@ -302,17 +293,12 @@ def inspect(
     """Return header and manifest of a file, as data: reads and checks these; nothing else of the file is looked at, and
     the machine may be another one. Artifacts of parts are held by places in the file, and are checked when they are
     read. digest, key, held, errors: as for `read`; what contradicts itself is refused too."""
-    try:
-        path = name_of(path)
-        with _opened(path) as file:
-            file.seek(held[0])
-            header = _header(file, path, digest, key, held[1])
-            manifest = _manifest(file, header, path)
-            if isinstance(manifest, PlanManifest):
-                _check(path, "padding", file.read(header.head - HEADER_BYTES - header.manifest), header.code_digest)
-                _check_places(file, manifest, header, path)
-    except OSError as error:
-        raise _unreadable(path, error) from error
+    with _opened(path, held[0]) as (path, file):
+        header = _header(file, path, digest, key, held[1])
+        manifest = _manifest(file, header, path)
+        if isinstance(manifest, PlanManifest):
+            _check(path, "padding", file.read(header.head - HEADER_BYTES - header.manifest), header.code_digest)
+            _check_places(file, manifest, header, path)
     if isinstance(manifest, Manifest):
         manifest.program.verify(len(manifest.objects), header.weights, len(manifest.externals))
         return header, manifest
@@ -351,13 +337,19 @@ def programs(
     return header, said.plan, [program for of in inner for program in of]
 
 
-def _opened(path: str) -> BufferedReader:
-    """The file, open; without waiting for whoever might write to a pipe."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise InvalidArtifact(f"{path} is not a file")
-    return file
+@contextmanager
+def _opened(path: str | os.PathLike[str], begin: int) -> Generator[tuple[str, BufferedReader]]:
+    """Give a path as text and its file, open at a place; without waiting for whoever might write to a pipe. Raises
+    InvalidArtifact where it cannot be read."""
+    try:
+        name = name_of(path)
+        with os.fdopen(os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise InvalidArtifact(f"{name} is not a file")
+            file.seek(begin)
+            yield name, file
+    except OSError as error:
+        raise InvalidArtifact(f"{os.fsdecode(path)} cannot be read: {error.strerror or error}") from error
 
 
 def _header(file: BufferedReader, path: str, digest: str | None, key: Key | None, size: int) -> Header:
@@ -407,10 +399,6 @@ def _manifest(file: BufferedReader, header: Header, path: str) -> Manifest | Pla
 
 def _invalid(path: str, what: str, fact: str) -> InvalidArtifact:
     return InvalidArtifact(f"{path} {what}", [fact], _DAMAGED)
-
-
-def _unreadable(path: Any, error: OSError) -> InvalidArtifact:
-    return InvalidArtifact(f"{os.fsdecode(path)} cannot be read: {error.strerror or error}")
 
 
 def _check(path: str, part: str, data: bytes | memoryview, expected: bytes) -> None:
