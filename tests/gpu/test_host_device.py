@@ -105,6 +105,19 @@ def test_narrow_integers_wrap_before_they_are_cast(dtype: str) -> None:
         np.testing.assert_array_equal(found, exact)
 
 
+def test_indices_of_elements_do_not_wrap() -> None:
+    """The least int, less 5, is clamped to 0, as on CPUs."""
+    a, x = te.placeholder((8,), name="A"), te.placeholder((4,), "int32", name="X")
+    y = te.compute((4,), lambda i: a[te.max(te.min(x[i], 10) - 5, 0)], name="Y")
+    s = te.create_schedule(y.op)
+    s[y].bind(y.op.axis[0], te.thread_axis("threadIdx.x"))
+    found = np.zeros(4, np.float32)
+    run(
+        te.lower(s, [a, x, y]), [np.arange(8, dtype=np.float32), np.array([-(2**31), 0, 7, 2**31 - 1], np.int32), found]
+    )
+    np.testing.assert_array_equal(found, [0, 0, 2, 5])
+
+
 def test_registered_under_its_architecture() -> None:
     register()
     assert assemblers.assembler(ARCH) is assemble

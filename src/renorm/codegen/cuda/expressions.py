@@ -12,7 +12,7 @@ from renorm.codegen.cuda import stored_types, vectors
 from renorm.core import dtypes
 from renorm.core.conversion import TF32_HALF, TF32_KEPT
 from renorm.core.errors import InternalError
-from renorm.expr.bounds import interval
+from renorm.expr.bounds import interval, is_exact
 from renorm.expr.nodes import (
     INTRINSICS,
     Binary,
@@ -104,6 +104,7 @@ class Expressions:
         self._bounds: dict[Var, tuple[int, int]] = {}
         self._held: dict[object, str] = {}  # elements that are in registers
         self._index = "long long" if is_long else "int"  # of indices; what is reckoned with them is as wide
+        self._is_wide = False  # in an index of elements that an int might not hold
 
     def _name(self, what: object, hint: str) -> str:
         if id(what) not in self._names:
@@ -166,6 +167,7 @@ class Expressions:
             case Load():
                 text = self._element(e)
                 text = f"{_WIDEN[e.dtype]}({text})" if e.dtype in _WIDEN else text
+                text = f"((long long){text})" if self._is_wide and e.dtype == "int32" else text
                 return text if e.predicate is None else f"({self._expr(e.predicate)} ? {text} : 0)"
             case Broadcast():
                 return self._expr(e.value)
@@ -176,12 +178,18 @@ class Expressions:
         """Return what memory, or a register that has it already, holds of an element."""
         assert isinstance(e.source, Buffer)
         held = self._held.get(vectors.of_load(e)) if self._held else None
-        return held or f"{self._name(e.source, e.source.name)}[{self._expr(e.indices[0])}]"
+        return held or f"{self._name(e.source, e.source.name)}[{self._place(e.indices[0])}]"
+
+    def _place(self, index: Expr) -> str:
+        """Return an index, in which elements are reckoned with in 64 bits where 32 might not hold what comes of it."""
+        was, self._is_wide = self._is_wide, any(True for _ in loads(index)) and not is_exact(index)
+        text, self._is_wide = self._expr(index), was
+        return text
 
     def _own(self, name: str, dtype: str) -> str:
         """The name of a device function of ours, which is then defined in the source."""
         kind = _register(dtype)
-        kind = "int64" if kind == "int32" and self._index != "int" else kind
+        kind = "int64" if kind == "int32" and (self._index != "int" or self._is_wide) else kind
         full = name if kind == "float32" else f"{name}_{kind}"
         values = {"t": TYPES[kind], "f": "f" if kind == "float32" else "", "name": f"renorm_{full}"}
         self.needed[full] = "static __device__ __forceinline__ " + _OWN[name].format(**values)

@@ -402,5 +402,5 @@ class _Function(Expressions):
         if copied is not None:
             self._copy_ahead(s.buffer, s.index, copied, copied[1].indices[0], 1, depth)
             return
-        text = f"{self._name(s.buffer, s.buffer.name)}[{self._expr(s.index)}] = {self._narrowed(s)};"
+        text = f"{self._name(s.buffer, s.buffer.name)}[{self._place(s.index)}] = {self._narrowed(s)};"
         self._line(depth, text if s.predicate is None else f"if ({self._expr(s.predicate)}) {text}")
