@@ -54,6 +54,15 @@ def is_beyond_integers(case: OneNode) -> bool:
     return not bool(((wide >= low) & (wide < high)).all())
 
 
+def is_power_beyond_integers(case: OneNode) -> bool:
+    a, b = case.arrays
+    if any(x.dtype.kind not in "iu" for x in (a, b)):
+        return False
+    with np.errstate(all="ignore"):
+        wide = np.abs(a.astype(np.float64)) ** b.astype(np.float64)
+    return bool((wide > limits(case.graph.outputs[0].dtype)[1]).any())
+
+
 def is_resize_of_integers(case: OneNode) -> bool:
     """Means of integers, and a number that stands outside."""
     values = case.graph.nodes[0].op.values
@@ -83,6 +92,7 @@ DIFFERENT: list[tuple[set[str], Callable[[OneNode], bool], str]] = [
     ({"cast"}, lambda case: dtypes.is_stored(case.graph.outputs[0].dtype), "hands out bytes"),
     ({"resize"}, is_resize_of_integers, "drops fractions of integers, and wraps what stands outside"),
     (INTEGER, is_of_both_signs, "cuts sums of two products to 16 bits where the CPU has no VNNI"),
+    ({"pow"}, is_power_beyond_integers, "gives what the processor does of floats, where integers wrap"),
     ({"cast"}, is_beyond_integers, "gives what the processor does of floats that no integer of the dtype is near"),
 ]
 

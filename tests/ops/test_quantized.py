@@ -101,7 +101,7 @@ def test_qlinear_conv(x: Any, w: Any, given: Any, kinds: Any, is_per_channel: bo
     step = np.float32(2.5 * np.sqrt(np.prod(w[1:])) * wide * 0.02 * 0.02 / 64)
     operands = q(kinds[0], *x), scale(), q(kinds[0]), q(kinds[1], *w), scale(*per), w_zero, step, q(kinds[0]), bias
     (y,) = both("QLinearConv", *operands, domain="", **given)
-    assert len(np.unique(y)) > 20  # neither all at an end of the range nor all zero
+    assert len(np.unique(y)) > 10  # neither all at an end of the range nor all zero
 
 
 @pytest.mark.parametrize(("x", "w", "given"), WINDOWS)
