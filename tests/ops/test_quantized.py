@@ -17,12 +17,19 @@ from renorm.core.errors import RenormError
 from renorm.ops.dequantize_linear import GREATEST
 
 Array = np.ndarray[Any, Any]
-RNG = np.random.default_rng(18)
+RNG = np.random.default_rng(19)
+START = RNG.bit_generator.state
 RANGES = {
     "u8": (0, 256, np.uint8),
     "i8": (-128, 128, np.int8),
     "i7": (-64, 64, np.int8),  # multiplied with u8: on CPUs without VNNI, ONNX Runtime saturates two products at 32,767
 }
+
+
+@pytest.fixture(autouse=True)
+def drawn_anew() -> None:
+    """Draw the same for a test whichever ran before it."""
+    RNG.bit_generator.state = START
 
 
 def q(kind: str, *shape: int) -> Array:
@@ -101,7 +108,7 @@ def test_qlinear_conv(x: Any, w: Any, given: Any, kinds: Any, is_per_channel: bo
     step = np.float32(2.5 * np.sqrt(np.prod(w[1:])) * wide * 0.02 * 0.02 / 64)
     operands = q(kinds[0], *x), scale(), q(kinds[0]), q(kinds[1], *w), scale(*per), w_zero, step, q(kinds[0]), bias
     (y,) = both("QLinearConv", *operands, domain="", **given)
-    assert len(np.unique(y)) > 10  # neither all at an end of the range nor all zero
+    assert len(np.unique(y)) > 20  # neither all at an end of the range nor all zero
 
 
 @pytest.mark.parametrize(("x", "w", "given"), WINDOWS)

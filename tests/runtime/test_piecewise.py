@@ -120,7 +120,7 @@ RANKS = """g (float[2] x) => (float[A] y) <bool t = {1}, float top = {9}, int64[
 
 
 def test_no_rounds_of_a_body_in_parts(tmp_path: Path) -> None:
-    """What would be put together has the type that a round would give, also after a call of another one."""
+    """Give results of no rounds the type that a round would give, also after a call of another one."""
     source = model("""g (float[N] x) => (float[A] y, float[B, C] z) <bool t = {1}> {
         s = ReduceSum<keepdims = 0>(x) n = Cast<to = 7>(s)
         y, z = Loop(n, t, x) <body = b (int64 i, bool c, float[D] v) => (bool co, float[E] w, float[F] sc) {

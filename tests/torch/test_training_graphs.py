@@ -326,7 +326,7 @@ def _tokens(own: _Norm, y: Tensor) -> Tensor:
 
 
 def _turned(own: _Norm, y: Tensor) -> Tensor:
-    """What is made again lies as [rows, columns, N, C]; a view of that follows in the backward pass."""
+    """Return a value that is made again in memory [rows, columns, N, C], of which the backward pass takes a view."""
     z = (y.permute(2, 3, 0, 1).contiguous().permute(2, 3, 0, 1) * 2).tanh()
     weights = torch.ones(y.shape[1], 4, dtype=y.dtype)
     return y + (z.permute(2, 3, 0, 1).view(-1, y.shape[1]) @ weights).relu().sum() * 1e-3

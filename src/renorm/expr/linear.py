@@ -12,10 +12,8 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from renorm.core.linear import Form
-from renorm.expr.nodes import Binary, Cast, Const, Expr, OpenVar, Var, cast
+from renorm.expr.nodes import INDEX_TYPES, Binary, Cast, Const, Expr, OpenVar, Var, cast
 from renorm.expr.rewrite import depends_on, key, walk
-
-INDEX_TYPES = ("int32", "int64")  # the types of index arithmetic, which never wraps
 
 Intern = Callable[[Expr], Expr]
 

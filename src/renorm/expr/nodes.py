@@ -52,6 +52,7 @@ OF_BITS = frozenset({"popcount", "bitwise_and", "bitwise_or", "bitwise_xor", "sh
 PREDICATES = frozenset({"isnan", "isinf"})
 BITCAST = {"float32": "int32", "float64": "int64", "int32": "float32", "int64": "float64"}  # as what bits are read
 
+INDEX_TYPES = ("int32", "int64")  # the types of index arithmetic, which never wraps
 ARITHMETIC = frozenset({"+", "-", "*", "/", "//", "%", "min", "max", "pow"})
 COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
 LOGICAL = frozenset({"&&", "||"})
@@ -510,7 +511,7 @@ def integer_limits(dtype: str) -> tuple[int, int]:
 def holds(dtype: str, low: float, high: float) -> bool:
     """Return whether an integer dtype has all numbers from low to high. Those of indices have what 64 bits have, and
     what nobody knows the ends of: extents that are open."""
-    is_of_indices = dtype in ("int32", "int64")
+    is_of_indices = dtype in INDEX_TYPES
     least, most = integer_limits("int64" if is_of_indices else dtype)
     return all(least <= end <= most or (is_of_indices and abs(end) == inf) for end in (low, high))
 
