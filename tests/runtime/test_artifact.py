@@ -395,7 +395,7 @@ def test_names_of_files(saved):
     m, path = saved
     assert load(os.fsencode(path), digest=m.save(os.fsencode(path))).program == m.program
     for use in (m.save, load):
-        with pytest.raises(InvalidArtifact, match="embedded null byte"):
+        with pytest.raises(InvalidArtifact, match="embedded null"):
             use("a\0b")
         with pytest.raises(InvalidInput, match="5 is no path"):
             use(5)
