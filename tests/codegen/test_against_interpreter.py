@@ -326,6 +326,23 @@ def test_integer_division_never_traps() -> None:
             assert got.tolist() == expected
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_zeros_that_are_known_divided_by_a_condition(dtype: str) -> None:
+    lanes = 8
+    c, d, z = Buffer("c", "bool", lanes), Buffer("d", "bool", lanes), Buffer("z", dtype, lanes)
+    lane = Ramp(const(0), const(1), lanes)
+    spread = lambda value: Broadcast(value, lanes)  # noqa: E731
+    is_odd = Binary("==", Binary("%", lane, spread(const(2))), spread(const(1)))
+    zero, one = spread(Const(0, dtype)), spread(Const(1, dtype))
+    top = Select(Load(d, [lane]), zero, Select(is_odd, one, zero))
+    chosen = Select(is_odd, Load(d, [lane]), Load(c, [lane]))
+    kernel = program("k", (c, d, z), Store(z, lane, Binary("/", top, Cast(dtype, chosen))))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for bits in range(16):
+            pattern = np.resize([bits >> k & 1 for k in range(4)], (2, lanes)).astype(bool)
+            check(kernel, [pattern[0], pattern[1, ::-1].copy(), fill(dtype, 1)[:lanes]])
+
+
 # memory ----------------------------------------------------------------------------------------------------------
 
 

@@ -99,10 +99,8 @@ def cast(f: Function, value: Value, source: str, target: str) -> Value:
         name = "fptoui.sat" if is_unsigned(target) else "fptosi.sat"
         return f.intrinsic(name, value, type=value.type.of(element))
     if to_float:
-        if source == "bool":
-            t = value.type.of(element)
-            return f.select(value, constant(t, 1), constant(t, 0))
-        wide = f.convert("uitofp" if is_unsigned(source) else "sitofp", value, element)
+        # no select of 1 and 0 for bool: LLVM 22 takes 0 / select(c, 1, 0) for 0 where c is false and lanes are known
+        wide = f.convert("uitofp" if source == "bool" or is_unsigned(source) else "sitofp", value, element)
         return cast(f, wide, "float32", target) if target in ("float16", "bfloat16", "tf32") else wide
     bits_from, bits_to = value.type.bits, register_type(target).bits
     if bits_from == bits_to:
