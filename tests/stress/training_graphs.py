@@ -19,6 +19,7 @@ from renorm.torch import recomputation, training_graphs
 ACTIVATIONS = (F.relu, F.gelu, F.silu, torch.tanh, torch.sigmoid, F.hardswish, F.elu, F.leaky_relu, F.mish, F.softplus)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+LEAST = 4  # values of a slice: gradients of two cancel to what eps leaves of them
 
 Shape = tuple[int, ...]
 
@@ -64,14 +65,14 @@ def _square(n: Network, rng: random.Random, s: Shape) -> Step:
 
 
 def _batch_norm(n: Network, rng: random.Random, s: Shape) -> Step | None:
-    if len(s) < 2 or s[0] * prod(s[2:]) < 4:  # gradients of two values cancel to what eps leaves of them
+    if len(s) < 2 or s[0] * prod(s[2:]) < LEAST:
         return None
     momentum, affine, tracks = rng.choice((0.1, None)), rng.random() < 0.8, rng.random() < 0.8
     return n.layer(BATCH_NORMS[len(s) - 2](s[1], momentum=momentum, affine=affine, track_running_stats=tracks), s)
 
 
 def _instance_norm(n: Network, rng: random.Random, s: Shape) -> Step | None:
-    if len(s) < 3 or prod(s[2:]) < 4:
+    if len(s) < 3 or prod(s[2:]) < LEAST:
         return None
     affine, tracks = rng.random() < 0.6, rng.random() < 0.3
     return n.layer(INSTANCE_NORMS[len(s) - 3](s[1], affine=affine, track_running_stats=tracks), s)
@@ -79,12 +80,14 @@ def _instance_norm(n: Network, rng: random.Random, s: Shape) -> Step | None:
 
 def _group_norm(n: Network, rng: random.Random, s: Shape) -> Step | None:
     channels = s[1] if len(s) > 1 else 0
-    groups = [g for g in range(1, channels + 1) if channels % g == 0 and channels // g * prod(s[2:]) >= 4]
+    groups = [g for g in range(1, channels + 1) if channels % g == 0 and channels // g * prod(s[2:]) >= LEAST]
     return n.layer(nn.GroupNorm(rng.choice(groups), channels, affine=rng.random() < 0.8), s) if groups else None
 
 
-def _layer_norm(n: Network, rng: random.Random, s: Shape) -> Step:
+def _layer_norm(n: Network, rng: random.Random, s: Shape) -> Step | None:
     axes, affine, has_bias = rng.randint(1, min(2, len(s))), rng.random() < 0.8, rng.random() < 0.7
+    if prod(s[-axes:]) < LEAST:
+        return None
     return n.layer(nn.LayerNorm([*s[-axes:]], elementwise_affine=affine, bias=has_bias), s)
 
 
