@@ -18,7 +18,7 @@ from renorm.core.dtypes import itemsize
 from renorm.core.target import Target
 from renorm.ops.schedules import cpu_dots, cpu_packing, nesting
 from renorm.ops.schedules.prefetches import STREAMS, prefetch_pixels, prefetch_weights
-from renorm.ops.schedules.products import blocks_summed, depth, groups_of
+from renorm.ops.schedules.products import blocks_summed, chooses_weights, depth, groups_of
 from renorm.ops.schedules.tiles import choose_tile
 
 # Pieces of work that are shared out evenly enough, if more would slow down each
@@ -49,7 +49,8 @@ def vectors_over_channels(
     tile, _ = choose_tile(pixels, vectors, machine, depth=steps, most=most, is_ragged=is_ragged)
     outer, inside = s[tail].split(axes[channel], factor=tile.vectors * lanes)
     rest = [a for i, a in enumerate(axes) if i not in (channel, pixel)]
-    order, row = [*rest[:1], outer, *rest[1:]], None
+    # matrices that data choose are likely those of the one before: a panel of them is in the cache, a whole one is not
+    order, row = [outer, *rest] if chooses_weights(main) else [*rest[:1], outer, *rest[1:]], None
     if pixel is None:
         within = [inside]
     else:

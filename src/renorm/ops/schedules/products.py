@@ -10,6 +10,7 @@ from renorm.core.dims import is_static
 from renorm.core.machine import Machine
 from renorm.core.target import Target
 from renorm.expr.nodes import Load, Var
+from renorm.expr.rewrite import loads
 from renorm.ops.schedules import structure, tiles
 from renorm.ops.schedules.tiles import Tile, choose_tile
 from renorm.te.tensor import source_of
@@ -72,6 +73,11 @@ def is_pointwise(main: te.Tensor) -> bool:
     window = main.op.reduce_axis[1:]
     is_alone = main.op.tag == "conv" and all(a.extent == 1 for a in window)
     return is_alone and len(window) > 1 and set(main.op.attrs["strides"]) == {1}
+
+
+def chooses_weights(main: te.Tensor) -> bool:
+    """Return whether data say which of several weights an element is a sum over."""
+    return any(loads(i) for x in structure.stored_reads(main) for i in x.indices)
 
 
 def is_of_rows(main: te.Tensor, lanes: int) -> bool:

@@ -58,19 +58,35 @@ reads("logical_xor")(_of_truth(ops.logical_xor))
 reads("logical_not")(_of_truth(ops.logical_not))
 
 
-def _bitwise(op: Callable[..., Any], name: str) -> Any:
+def _bitwise(of_truth: Callable[..., Any], of_integers: Callable[..., Any]) -> Any:
     def read(c: Call, *operands: Operand) -> Any:
-        if c.dtype != "bool":
-            raise UnsupportedOp(f"{name} of {c.dtype} is computed bit by bit, for which renorm has no kernels")
-        return op(*(c.operand(x, "bool") for x in operands))
+        return (of_truth if c.dtype == "bool" else of_integers)(*(c.operand(x, c.dtype) for x in operands))
 
     return read
 
 
-for _name, _op in (("and", ops.logical_and), ("or", ops.logical_or), ("xor", ops.logical_xor)):
-    _names = [f"bitwise_{_name}.Tensor", f"bitwise_{_name}.Scalar", f"__{_name}__.Tensor", f"__{_name}__.Scalar"]
-    reads(*_names)(_bitwise(_op, f"bitwise_{_name}"))
-reads("bitwise_not")(_bitwise(ops.logical_not, "bitwise_not"))
+for _name, _of_truth_values, _of_integers in (
+    ("and", ops.logical_and, ops.bitwise_and),
+    ("or", ops.logical_or, ops.bitwise_or),
+    ("xor", ops.logical_xor, ops.bitwise_xor),
+):
+    _kinds = ("Tensor", "Scalar", "Scalar_Tensor")
+    reads(*(f"{n}.{kind}" for n in (f"bitwise_{_name}", f"__{_name}__") for kind in _kinds))(
+        _bitwise(_of_truth_values, _of_integers)
+    )
+reads("bitwise_not")(_bitwise(ops.logical_not, ops.bitwise_not))
+
+
+def _shifted(direction: str) -> Any:
+    def read(c: Call, x: Operand, by: Operand) -> Any:
+        return ops.bit_shift(c.operand(x, c.dtype), c.operand(by, c.dtype), direction=direction.upper())
+
+    return read
+
+
+for _name in ("left", "right"):
+    reads(*(f"bitwise_{_name}_shift.{kind}" for kind in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")))(_shifted(_name))
+    reads(*(f"__{_name[0]}shift__.{kind}" for kind in ("Tensor", "Scalar")))(_shifted(_name))
 
 
 @reads("signbit")

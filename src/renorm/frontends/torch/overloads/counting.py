@@ -107,6 +107,23 @@ def _bincount(c: Call, x: Value, weights: Given = None, minlength: Dim = 0) -> A
     return ops.scatter_elements(zeros, index, given, reduction="add")
 
 
+@reads("histc")
+def _histc(c: Call, x: Value, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    """How many elements fall into each of equal parts from min to max, which is in the last one; where these are the
+    same, from the least element to the greatest, and if these are the same from one less to one more."""
+    flat = c.flat(x)
+    if min != max:
+        low, high = c.number(min, x.dtype), c.number(max, x.dtype)
+    else:
+        low, high = (op(flat, axes=(0,), keepdims=False) for op in (ops.reduce_min, ops.reduce_max))
+        more = c.cast(ops.equal(low, high), x.dtype)
+        low, high = ops.sub(low, more), ops.add(high, more)
+    part = ops.mul(ops.sub(flat, low), ops.div(c.number(bins, x.dtype), ops.sub(high, low)))
+    is_inside = ops.logical_and(ops.greater_or_equal(flat, low), ops.less_or_equal(flat, high))
+    place = ops.where(is_inside, ops.min([c.cast(part, "int64"), c.number(bins - 1, "int64")]), c.number(0, "int64"))
+    return ops.scatter_elements(c.filled(0, x.dtype, (bins,)), place, c.cast(is_inside, x.dtype), reduction="add")
+
+
 @reads("torchvision.nms.default")
 def _nms(c: Call, boxes: Value, scores: Value, iou_threshold: float) -> Any:
     n = boxes.shape[0]

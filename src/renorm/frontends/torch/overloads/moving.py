@@ -205,9 +205,14 @@ def _padded(c: Call, x: Value, pad: Sequence[Dim], mode: str, value: Number) -> 
     if not any(isinstance(p, Sym) or p for p in pad):
         return x
     axes = [x.rank - 1 - i for i in range(len(pad) // 2)]
-    pads = c.integers([*pad[::2], *pad[1::2]])
+    cut = [-p if mode != "constant" and isinstance(p, int) and p < 0 else 0 for p in pad]
+    given = [p + n for p, n in zip(pad, cut)]
+    pads = c.integers([*given[::2], *given[1::2]])
     number = c.number(value, x.dtype) if mode == "constant" else None
-    return ops.pad(x, pads, number, np.array(axes), mode=_MODES[mode])
+    held = x if mode == "circular" else ops.pad(x, pads, number, np.array(axes), mode=_MODES[mode])
+    for axis, before, after in zip(axes, cut[::2], cut[1::2]):  # mirrored are elements that are cut off, too
+        held = c.sliced(held, axis, before, held.shape[axis] - after) if before or after else held
+    return ops.pad(held, pads, number, np.array(axes), mode=_MODES[mode]) if mode == "circular" else held
 
 
 @reads("tril")
@@ -250,9 +255,11 @@ def _pixel_unshuffle(c: Call, x: Value, factor: int) -> Any:
     return c.reshaped(ops.transpose(apart, perm=(*range(n), n, n + 2, n + 4, n + 1, n + 3)), c.shape)
 
 
-@reads("unfold")
+@reads("unfold", "unfold_copy")
 def _unfold(c: Call, x: Value, dimension: int, size: int, step: int) -> Any:
-    """Windows along an axis, in a new last axis."""
+    """Windows along an axis, in a new last axis; of a number the one window that it is."""
+    if x.rank == 0:
+        return c.sliced(c.reshaped(x, (1,)), 0, 0, size)
     axis = normalize_axis(dimension, x.rank)
     count = c.shape[axis]
     starts = ops.mul(c.positions(count), c.number(step, "int64"))

@@ -30,12 +30,15 @@ def _index_select(c: Call, x: Value, dim: int, index: Value) -> Any:
 def _gather(c: Call, x: Value, dim: int, index: Value, **_: Any) -> Any:
     if x.rank == 0:
         return c.reshaped(x, index.shape)
+    if index.rank != x.rank:  # nothing is asked for
+        return c.filled(0, x.dtype, index.shape)
     axis = normalize_axis(dim, x.rank)
     part = x
     for a in range(x.rank):  # other axes may be longer than those of the indices
         if a != axis and x.shape[a] != index.shape[a]:
             part = c.sliced(part, a, 0, index.shape[a])
-    return ops.gather_elements(part, index, axis=axis)
+    held = index if index.dtype in ("int64", "int32") else c.cast(index, "int64")
+    return ops.gather_elements(part, held, axis=axis)
 
 
 @reads("take")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -11,6 +11,8 @@ import numpy as np
 
 from renorm import ops
 from renorm.core.dims import maximum
+from renorm.core.dtypes import is_float
+from renorm.core.errors import UnsupportedOp
 from renorm.core.shapes import normalize_axis
 from renorm.frontends.torch.call import Call, Given, axes_of
 from renorm.frontends.torch.overloads.comparing import truth
@@ -214,6 +216,55 @@ def _running(op: Any) -> Any:
 
 reads("cumsum")(_running(ops.cum_sum))
 reads("cumprod")(_running(ops.cum_prod))
+
+
+def _accumulated(c: Call, values: list[Value], axis: int, join: Callable[..., list[Value]]) -> list[Value]:
+    """Return what each place and all before it are joined to: results of 1, 2, 4, ... places become those of twice as
+    many. join: of earlier places and of those behind them."""
+    n, width = values[0].shape[axis], 1
+    if not isinstance(n, int):
+        raise UnsupportedOp(f"elements are accumulated along an axis of {n}, which is open")
+    while width < n:
+        begins, earlier, later = (
+            [c.sliced(v, axis, a, b) for v in values] for a, b in ((0, width), (0, n - width), (width, n))
+        )
+        values = [ops.concat([b, j], axis=axis) for b, j in zip(begins, join(earlier, later))]
+        width *= 2
+    return values
+
+
+def _running_extreme(no_worse: Callable[..., Any]) -> Any:
+    """The last one of equal elements; a NaN is worse than none but another one behind it."""
+
+    def join(earlier: list[Value], later: list[Value]) -> list[Value]:
+        a, b = earlier[0], later[0]
+        takes = no_worse(b, a)
+        takes = ops.logical_or(takes, ops.isnan(b)) if is_float(b.dtype) else takes
+        return [ops.where(takes, y, x) for x, y in zip(earlier, later)]
+
+    def read(c: Call, x: Value, dim: int) -> Any:
+        if x.rank == 0:
+            return [x, c.filled(0, "int64", ())]
+        axis = normalize_axis(dim, x.rank)
+        place = c.reshaped(c.positions(x.shape[axis]), (x.shape[axis], *[1] * (x.rank - 1 - axis)))
+        held = c.cast(x, "uint8") if x.dtype == "bool" else x
+        values, places = _accumulated(c, [held, c.expanded(place, x.shape)], axis, join)
+        return [c.cast(values, x.dtype), places]
+
+    return read
+
+
+reads("cummax")(_running_extreme(ops.greater_or_equal))
+reads("cummin")(_running_extreme(ops.less_or_equal))
+
+
+@reads("logcumsumexp")
+def _log_running_sum(c: Call, x: Value, dim: int) -> Any:
+    def join(earlier: list[Value], later: list[Value]) -> list[Value]:
+        both = ops.concat([ops.unsqueeze(v, axes=(0,)) for v in (*earlier, *later)], axis=0)
+        return [ops.reduce_log_sum_exp(both, axes=(0,), keepdims=False)]
+
+    return x if x.rank == 0 else _accumulated(c, [x], normalize_axis(dim, x.rank), join)[0]
 
 
 @reads("diff")
