@@ -263,6 +263,12 @@ CASES: dict[str, Callable[[], Case]] = {
     ),
     # operations
     "operators": lambda: pair(lambda a, b: (a + b) * 2.0 - a / (K.abs(b) + 1.0), ROWS, ROWS),
+    "numbers and bytes": lambda: (("uint8", (7, 6)), lambda x: [x / 255, x * 0.5 - 1, x - 1, K.where(x > 3, x, -0.5)]),
+    "bytes": lambda: (("uint8", (7, 6)), lambda x: [K.mean(x, 1), K.sum(x, 1), K.std(x), K.logsumexp(x, -1), K.exp(x)]),
+    "bytes and others": lambda: (
+        [("uint8", ROWS), ("int8", ROWS), ("float16", ROWS), ("bool", ROWS)],
+        lambda a, b, x, m: [a - b, a * x, x + m, K.logical_and(a, x), K.concatenate([b, a, m]), L.Add()([a, b, x])],
+    ),
     "operations": lambda: rows(lambda x: K.sqrt(K.exp(x)) + K.mean(x, axis=-1, keepdims=True) + K.sum(x)),
     "activations": lambda: rows(lambda x: K.relu(x) + K.gelu(x) + K.silu(x) + K.softmax(x) + K.sigmoid(x)),
     "moved": lambda: rows(lambda x: K.transpose(K.reshape(x, (-1, 7, 2, 3)), (0, 2, 1, 3))),

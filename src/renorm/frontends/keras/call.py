@@ -20,9 +20,10 @@ from renorm.graph.ir import Value
 
 
 class Tensor(Ordered):
-    """A result of a layer. mask: which time steps count, where that is said."""
+    """A result of a layer. mask: which time steps count, where that is said. is_told: whether the call says it."""
 
     mask: Value | None = None
+    is_told: bool = False
 
 
 Made = Value | First
@@ -142,9 +143,18 @@ class Call(Building):
         """Return an argument as a tensor: an array, or a number, is a constant."""
         if isinstance(x, Tensor):
             return x
-        tensor = Tensor(self.graph, f"{self.name}.constant")
-        tensor.make(x if isinstance(x, Value) else self.constant(np.asarray(x), "constant"))
+        return self.tensor(x if isinstance(x, Value) else self.constant(np.asarray(x), "constant"))
+
+    def tensor(self, made: Made, mask: Value | None = None) -> Tensor:
+        """Return what is made as a tensor. mask: which of its time steps count."""
+        tensor = Tensor(self.graph, self.name)
+        tensor.make(made)
+        tensor.mask = mask
         return tensor
+
+    def converted(self, x: Tensor, dtype: str) -> Tensor:
+        """Return an operand with elements of that dtype."""
+        return x if x.value.dtype == dtype else self.tensor(self.each(x, lambda v: self.cast(v, dtype)), x.mask)
 
 
 def dtype_of(policy: Any) -> str:

@@ -332,12 +332,7 @@ def _autocast(call: Call, x: Any) -> Any:
     """Return an argument in the dtype of the layer, where both are floating point."""
     if not isinstance(x, Tensor) or not dtypes.is_float(x.value.dtype) or not dtypes.is_float(call.dtype):
         return x
-    if x.value.dtype == call.dtype:
-        return x
-    cast = Tensor(call.graph, x.name)
-    cast.make(call.each(x, lambda v: ops.cast(v, to=call.dtype)))
-    cast.mask = x.mask
-    return cast
+    return call.converted(x, call.dtype)
 
 
 def _masked(call: Call, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
@@ -351,9 +346,8 @@ def _masked(call: Call, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Se
         mask = next(masks, None) if isinstance(x, Tensor) else None
         if not isinstance(x, Tensor) or mask is None:
             return x
-        made = Tensor(call.graph, x.name)
-        made.make(First(x.value) if x.is_first else x.value)
-        made.mask = call.cast(call.held(mask).stored(), "bool")
+        made = call.tensor(call.each(x, lambda v: v), call.cast(call.held(mask).stored(), "bool"))
+        made.is_told = True
         return made
 
     return [replaced(args[0], marked), *args[1:]], kwargs

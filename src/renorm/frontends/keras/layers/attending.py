@@ -78,11 +78,7 @@ def _multi_head(c: Call, *args: Any, **kwargs: Any) -> Any:
     merged = ops.transpose(y, perm=(0, 2, 1, 3))
     if c.option("use_gate"):
         merged = ops.mul(merged, ops.sigmoid(_project(c, query.stored(), c.weights, "gate", 2)))
-    held = _output(c, merged)
-    result = Tensor(c.graph, c.name)
-    result.make(held)
-    result.mask = query.mask
-    return result
+    return c.tensor(_output(c, merged), query.mask)
 
 
 def _of_no_key(c: Call, dtype: str) -> dict[str, Any]:
@@ -169,10 +165,7 @@ def _attention(
         y = ops.matmul(ops.softmax(_scores(c, q, k, taken), axis=-1), v)
     if query.mask is not None:
         y = where_masked(c, y, query.mask)
-    result = Tensor(c.graph, c.name)
-    result.make(y)
-    result.mask = query.mask
-    return result
+    return c.tensor(y, query.mask)
 
 
 def _scores(c: Call, q: Value, k: Value, taken: Value | None) -> Value:

@@ -13,22 +13,22 @@ from renorm.core.errors import UnsupportedOp
 from renorm.frontends.keras.call import Call, Made, Tensor
 from renorm.frontends.keras.layers.masks import merged, where_masked
 from renorm.frontends.keras.layers.norms import unit
+from renorm.frontends.keras.layers.operations import operands
 from renorm.frontends.keras.layers.table import reads
 from renorm.frontends.orders import aligned
 from renorm.graph.ir import Value
 
 
-def _ranked(c: Call, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return operands with as many axes each: those with fewer get axes of one element behind the batch."""
+def _ranked(c: Call, given: Sequence[Tensor]) -> list[Tensor]:
+    """Return operands of one dtype and rank: those of fewer axes get such of one element behind the batch."""
+    tensors = operands(c, given)
     rank = max(t.value.rank for t in tensors)
     made = list[Tensor]()
     for t in tensors:
         value = t.value
         if value.rank < rank:
-            wide = Tensor(c.graph, t.name)
             own = t.stored()
-            wide.make(c.reshaped(own, (*own.shape[:1], *[1] * (rank - own.rank), *own.shape[1:])))
-            made.append(wide)
+            made.append(c.tensor(c.reshaped(own, (*own.shape[:1], *[1] * (rank - own.rank), *own.shape[1:]))))
         else:
             made.append(t)
     return made
@@ -55,15 +55,9 @@ def _multiply(c: Call, inputs: Sequence[Tensor]) -> Made:
     product = _one_by_one(ops.mul)
     if all(t.mask is None for t in inputs):
         return product(c, inputs)
-    counting = [t if t.mask is None else _stored(c, where_masked(c, t.stored(), t.mask, 1)) for t in inputs]
-    y, mask = _stored(c, product(c, counting)), merged(c.graph, inputs)
+    counting = [t if t.mask is None else c.tensor(where_masked(c, t.stored(), t.mask, 1)) for t in inputs]
+    y, mask = c.tensor(product(c, counting)), merged(c.graph, inputs)
     return y.stored() if mask is None else where_masked(c, y.stored(), mask)
-
-
-def _stored(c: Call, made: Made) -> Tensor:
-    t = Tensor(c.graph, c.name)
-    t.make(made)
-    return t
 
 
 def _extreme(op: Callable[[list[Value]], Value]) -> Any:
@@ -88,10 +82,10 @@ def _average(c: Call, inputs: Sequence[Tensor]) -> Made:
 
 @reads("Concatenate")
 def _concatenate(c: Call, inputs: Sequence[Tensor]) -> Any:
-    view = aligned(inputs)
+    view = aligned(operands(c, inputs))
     axis = c.count("axis", -1)
     whole = view.values[0] if len(inputs) == 1 else ops.concat([*view.values], axis=view.place(axis))
-    y = _stored(c, view.result(whole))
+    y = c.tensor(view.result(whole))
     rank, masks = view.values[0].rank, [t.mask for t in inputs]
     if any(m is not None for m in masks):
         if axis % rank == rank - 1 and all(m is not None and m is masks[0] for m in masks):

@@ -154,8 +154,7 @@ def _spectral_normalization(c: Call, x: Tensor) -> Any:
 def _normalization(c: Call, x: Tensor) -> Made:
     """(x - mean) / deviation with what was measured of the data: a batch norm where there is one for each channel."""
     rank, dtype = x.value.rank, c.dtype
-    real = Tensor(c.graph, x.name)
-    real.make(c.each(x, lambda v: c.cast(v, dtype)))
+    real = c.converted(x, dtype)
     axes = c.axes("axis", rank) if c.option("axis") not in (None, [], ()) else tuple[int, ...]()
     order = to_first(rank) if real.is_first else tuple(range(rank))
     shape = [1] * rank
@@ -164,10 +163,8 @@ def _normalization(c: Call, x: Tensor) -> Made:
     mean, variance = _measured(c, shape, axes)
     deviation = np.maximum(np.sqrt(variance), _LEAST)
     if c.option("invert"):
-        scaled = c.joined([real, c.held(deviation.astype(mean.dtype))], ops.mul)
-        held = Tensor(c.graph, c.name)
-        held.make(scaled)
-        return c.joined([held, c.held(mean)], ops.add)
+        scaled = c.tensor(c.joined([real, c.held(deviation.astype(mean.dtype))], ops.mul))
+        return c.joined([scaled, c.held(mean)], ops.add)
     if axes == (rank - 1,) and rank > 1:
         flat = [a.reshape(-1).astype(mean.dtype) for a in (np.ones_like(mean), np.zeros_like(mean), mean, deviation**2)]
         names = ("scale", "bias", "mean", "variance")
@@ -176,9 +173,8 @@ def _normalization(c: Call, x: Tensor) -> Made:
             return ops.batch_norm(v, *(c.constant(a, n) for a, n in zip(flat, names)), epsilon=0.0)
 
         return _by_channel(c, real, axes[0], norm)
-    held = Tensor(c.graph, c.name)
-    held.make(c.joined([real, c.held(mean)], ops.sub))
-    return c.joined([held, c.held(deviation.astype(mean.dtype))], ops.div)
+    centred = c.tensor(c.joined([real, c.held(mean)], ops.sub))
+    return c.joined([centred, c.held(deviation.astype(mean.dtype))], ops.div)
 
 
 def _measured(c: Call, shape: Sequence[int], axes: Sequence[int]) -> tuple[Array, Array]:

@@ -14,7 +14,7 @@ from renorm.frontends.keras.call import Call, Made, Tensor
 from renorm.frontends.keras.layers.activating import applied
 from renorm.frontends.keras.layers.norms import unit
 from renorm.frontends.keras.layers.table import computes
-from renorm.frontends.orders import to_first
+from renorm.frontends.orders import First, to_first
 from renorm.graph.ir import Value
 
 # --- element by element -----------------------------------------------------------------------------------------------
@@ -36,41 +36,57 @@ _UNARY: Mapping[str, Callable[[Value], Value]] = {
 }  # fmt: skip
 
 
-def _of_dtype(c: Call, x: Any, like: str) -> Tensor:
-    """Return an operand; a number has the dtype of what it stands beside."""
-    if isinstance(x, Tensor):
-        return x
-    array = np.asarray(x)
-    is_number = isinstance(x, (bool, int, float))
-    return c.held(c.constant(array.astype(dtypes.numpy_dtype(like)) if is_number else array, "constant"))
+_OF_ANY = ("Absolute", "Abs", "Negative", "Square", "Round", "Sign", "StopGradient", "Copy", "LogicalNot")
+
+
+def _kind(x: Any) -> str:
+    """Return the dtype of an argument; of a number of Python's, or an array of such, "int" or "float"."""
+    name = x.value.dtype if isinstance(x, Tensor) else dtypes.from_numpy(np.asarray(x).dtype)
+    is_weak = not isinstance(x, Tensor) and dtypes.itemsize(name) == 8
+    return ("float" if dtypes.is_float(name) else "int") if is_weak else name
+
+
+def _promoted(given: Sequence[Any]) -> str:
+    """Return the dtype in which Keras computes with arguments."""
+    kinds = [_kind(x) for x in given]
+    floats = set(kinds) & set(dtypes.FLOATS)
+    if floats:
+        return "float32" if floats == {"float16", "bfloat16"} else max(floats, key=dtypes.itemsize)
+    whole = [k for k in kinds if k in dtypes.INTS]
+    kind = str(np.result_type(*whole)) if whole else "int32" if "int" in kinds else "bool"
+    return "float32" if "float" in kinds or dtypes.is_float(kind) else kind
+
+
+def _converted(c: Call, given: Sequence[Any], kind: str) -> list[Tensor]:
+    """Return arguments as tensors of a dtype."""
+    own = dtypes.numpy_dtype(kind)
+    return [c.converted(x, kind) if isinstance(x, Tensor) else c.held(np.asarray(x).astype(own)) for x in given]
 
 
 def operands(c: Call, given: Sequence[Any]) -> list[Tensor]:
-    """Return arguments as tensors of one dtype; numbers have that of what they stand beside."""
-    kinds = [x.value.dtype for x in given if isinstance(x, Tensor)]
-    kind = next((k for k in kinds if dtypes.is_float(k)), kinds[0] if kinds else "float32")
-    held = [_of_dtype(c, x, kind) for x in given]
-    if len({t.value.dtype for t in held}) == 1:
-        return held
-    made = list[Tensor]()
-    for t in held:
-        cast = Tensor(c.graph, t.name)
-        cast.make(c.each(t, lambda v: c.cast(v, kind)))
-        made.append(cast)
-    return made
+    """Return arguments as tensors of the dtype in which Keras computes with them."""
+    return _converted(c, given, _promoted(given))
+
+
+def _real(c: Call, *given: Any) -> list[Tensor]:
+    """Return arguments as floating point."""
+    kind = _promoted(given)
+    return _converted(c, given, kind if dtypes.is_float(kind) else "float32")
 
 
 for _name, _op in _BINARY.items():
 
-    def _binary(c: Call, a: Any, b: Any, op: Any = _op) -> Made:
-        return c.joined(operands(c, [a, b]), op)
+    def _binary(c: Call, a: Any, b: Any, name: str = _name, op: Any = _op) -> Made:
+        if name.startswith("Logical"):
+            return c.joined(_converted(c, [a, b], "bool"), op)
+        return c.joined(_real(c, a, b) if name.endswith("Divide") else operands(c, [a, b]), op)
 
     computes(_name)(_binary)
 
 for _name, _unary_op in _UNARY.items():
 
-    def _unary(c: Call, x: Tensor, op: Any = _unary_op) -> Made:
-        return c.each(x, op)
+    def _unary(c: Call, x: Tensor, name: str = _name, op: Any = _unary_op) -> Made:
+        return c.each(x if name in _OF_ANY else _real(c, x)[0], op)
 
     computes(_name)(_unary)
 
@@ -105,7 +121,8 @@ computes("OnesLike")(_like(1))
 @computes("Clip")
 def _clip(c: Call, x: Tensor, x_min: Any = None, x_max: Any = None) -> Made:
     low, high = (c.option(k) if given is None else given for k, given in (("x_min", x_min), ("x_max", x_max)))
-    return c.each(x, lambda v: ops.clip(v, c.scalar(float(low), v.dtype), c.scalar(float(high), v.dtype)))
+    own, *ends = (t.value for t in operands(c, [x, low, high]))
+    return First(ops.clip(own, *ends)) if x.is_first else ops.clip(own, *ends)
 
 
 @computes("Cast")
@@ -118,17 +135,17 @@ def _cast(c: Call, x: Tensor, dtype: Any = None) -> Made:
 
 @computes("Where")
 def _where(c: Call, condition: Any, a: Any = None, b: Any = None) -> Made:
-    return c.joined([c.held(condition), *operands(c, [a, b])], ops.where)
+    return c.joined([*_converted(c, [condition], "bool"), *operands(c, [a, b])], ops.where)
 
 
 @computes("Log1p")
 def _log_of_more(c: Call, x: Tensor) -> Made:
-    return c.each(x, lambda v: ops.log(ops.add(v, c.scalar(1, v.dtype))))
+    return c.each(_real(c, x)[0], lambda v: ops.log(ops.add(v, c.scalar(1, v.dtype))))
 
 
 @computes("Expm1")
 def _exp_less(c: Call, x: Tensor) -> Made:
-    return c.each(x, lambda v: ops.sub(ops.exp(v), c.scalar(1, v.dtype)))
+    return c.each(_real(c, x)[0], lambda v: ops.sub(ops.exp(v), c.scalar(1, v.dtype)))
 
 
 @computes("Normalize")
@@ -146,7 +163,13 @@ _REDUCING: Mapping[str, Any] = {
 }  # fmt: skip
 for _name, _reduce in _REDUCING.items():
 
-    def _reduced(c: Call, x: Tensor, axis: Any = None, keepdims: bool | None = None, op: Any = _reduce) -> Made:
+    def _reduced(
+        c: Call, x: Tensor, axis: Any = None, keepdims: bool | None = None, name: str = _name, op: Any = _reduce
+    ) -> Made:
+        if name in ("Mean", "Logsumexp"):
+            (x,) = _real(c, x)
+        elif name in ("Sum", "Prod") and dtypes.itemsize(x.value.dtype) < 4 and not dtypes.is_float(x.value.dtype):
+            (x,) = _converted(c, [x], "int32")
         axes, keeps = _axes(c, x, axis), bool(c.option("keepdims") if keepdims is None else keepdims)
         if x.is_first and keeps:
             order = to_first(x.value.rank)
@@ -179,7 +202,7 @@ computes("All")(_of_truth(is_any=False))
 
 def _of_variance(has_root: bool) -> Any:
     def read(c: Call, x: Tensor, axis: Any = None, keepdims: bool | None = None) -> Made:
-        value, axes = x.stored(), _axes(c, x, axis)
+        value, axes = _real(c, x)[0].stored(), _axes(c, x, axis)
         keeps = bool(c.option("keepdims") if keepdims is None else keepdims)
         distance = ops.sub(value, ops.reduce_mean(value, axes=axes, keepdims=True))
         variance = ops.reduce_mean(ops.mul(distance, distance), axes=axes, keepdims=keeps)

@@ -194,8 +194,7 @@ def einsum_dense(c: Call, equation: str, x: Value, kernel: Array, added: Array |
 def _embedding(c: Call, x: Tensor) -> Any:
     indices = x.stored()
     whole = indices if indices.dtype in ("int32", "int64") else ops.cast(indices, to="int32")
-    y = Tensor(c.graph, c.name)
-    y.make(ops.gather(c.constant(c.own("embeddings")["embeddings"], "embeddings"), whole, axis=0))
+    y = c.tensor(ops.gather(c.constant(c.own("embeddings")["embeddings"], "embeddings"), whole, axis=0))
     if c.option("mask_zero"):
         zero = c.scalar(0, indices.dtype)
         y.mask = ops.logical_not(ops.equal(indices, zero))

@@ -70,11 +70,8 @@ def _rescaling(c: Call, x: Tensor) -> Made:
     """x * scale + offset, numbers or one for each channel."""
     dtype = dtypes.numpy_dtype(c.dtype)
     scale, offset = (np.asarray(c.option(name, n), dtype) for name, n in (("scale", 1.0), ("offset", 0.0)))
-    y = Tensor(c.graph, c.name)
-    y.make(c.each(x, lambda v: c.cast(v, c.dtype)))
+    y = c.converted(x, c.dtype)
     for array, op, nothing in ((scale, ops.mul, 1), (offset, ops.add, 0)):
         if not np.all(array == nothing):
-            made = Tensor(c.graph, c.name)
-            made.make(c.joined([y, c.held(array)], op))
-            y = made
+            y = c.tensor(c.joined([y, c.held(array)], op))
     return y.value if not y.is_first else c.each(y, lambda v: v)

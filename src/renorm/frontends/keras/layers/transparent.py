@@ -30,11 +30,7 @@ def _same(c: Call, x: Tensor, *_: Any, **__: Any) -> Any:
 
 def _unmarked(c: Call, x: Tensor, *_: Any, **__: Any) -> Any:
     """A copy without a mask, which these layers do not hand on."""
-    if x.mask is None:
-        return x
-    y = Tensor(c.graph, x.name)
-    y.make(x.stored())
-    return y
+    return x if x.mask is None else c.tensor(x.stored())
 
 
 reads(*_KEEPING)(_same)
@@ -50,7 +46,4 @@ def _masking(c: Call, x: Tensor) -> Any:
     )
     differs = ops.cast(ops.logical_not(ops.equal(value, number)), to="int32")
     mask = ops.greater(ops.reduce_max(differs, axes=(value.rank - 1,), keepdims=False), np.asarray(0, np.int32))
-    y = Tensor(c.graph, c.name)
-    y.make(where_masked(c, value, mask))
-    y.mask = mask
-    return y
+    return c.tensor(where_masked(c, value, mask), mask)

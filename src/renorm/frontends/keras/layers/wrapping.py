@@ -37,12 +37,7 @@ def _bidirectional(c: Call, x: Tensor, initial_state: Any = None) -> Any:
     if has_all:
         back = backward(c, back)
     merged = _together(c, str(c.option("merge_mode", "concat")), ahead, back)
-    made = list[Any]()
-    for value in merged:
-        tensor = Tensor(c.graph, c.name)
-        tensor.make(value)
-        tensor.mask = x.mask if has_all else None
-        made.append(tensor)
+    made = [c.tensor(value, x.mask if has_all else None) for value in merged]
     return [*made, *(s for f in found for s in f[1:])] if has_state else made
 
 
@@ -71,8 +66,7 @@ def _time_distributed(c: Call, x: Tensor) -> Any:
     """The layer over all time steps as if they were further members of the batch."""
     layer, value = described(c.option("layer"), "layer"), x.stored()
     batch, steps = value.shape[:2]
-    rows = Tensor(c.graph, c.name)
-    rows.make(c.reshaped(value, (batch * steps, *value.shape[2:])))
+    rows = c.tensor(c.reshaped(value, (batch * steps, *value.shape[2:])))
     (y,) = c.inner(layer, c.weights.part("layer", layer.name), [rows], {})
     made = y.stored()
     return c.reshaped(made, (batch, steps, *made.shape[1:]))
