@@ -257,6 +257,10 @@ CASES: dict[str, Callable[[], Case]] = {
         lambda a, b: L.Attention()([e(x) for e, x in ((L.Embedding(9, 6, mask_zero=True), y) for y in (a, b))]),
     ),
     "masked heads": lambda: (("int32", (7,)), lambda x: _self_attention(L.Embedding(9, 6, mask_zero=True)(x))),
+    "masked with states": lambda: (
+        [("int32", (7,)), (5,)],
+        lambda x, h: _with_states(L.Embedding(9, 6, mask_zero=True)(x), h),
+    ),
     "masking": lambda: (
         ("int32", (7, 6)),
         lambda x: L.SimpleRNN(4)(L.Masking(3.0)(L.Rescaling(1.0)(x))),
@@ -289,6 +293,13 @@ CASES: dict[str, Callable[[], Case]] = {
     "extremes": lambda: rows(lambda x: [K.argmax(x, axis=-1), K.max(x, axis=(1, 2)), K.var(x, axis=1), K.any(x > 0.5)]),
     "joined": lambda: pair(lambda a, b: K.concatenate([a, K.expand_dims(b, 1)], axis=1), (7, 6), (6,)),
 }  # fmt: skip
+
+
+def _with_states(x: Any, h: Any) -> list[Any]:
+    """Layers that are told states by name, or behind the sequence, and a mask."""
+    y = L.GRU(5, return_sequences=True)(x, h)
+    told = L.SimpleRNN(5)(x, initial_state=h, mask=K.greater(x[:, :, 0], 0.0))
+    return [y, told, L.SimpleRNN(5)(y), L.LSTM(5)(x, [h, h]), L.Bidirectional(L.GRU(5))(x, initial_state=[h, h])]
 
 
 def _self_attention(x: Any) -> Any:

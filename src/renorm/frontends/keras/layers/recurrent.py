@@ -11,7 +11,7 @@ from renorm import ops
 from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.frontends.gates import in_order
 from renorm.frontends.keras.call import Call, Tensor
-from renorm.frontends.keras.config import Described, described, named_in_files
+from renorm.frontends.keras.config import Described, described, leaves, named_in_files
 from renorm.frontends.keras.layers.activating import activation
 from renorm.frontends.keras.layers.table import reads
 from renorm.frontends.keras.weights import Array, Weights
@@ -139,21 +139,24 @@ def _recurrent(c: Call, x: Tensor, *states: Any, initial_state: Any = None) -> A
         raise UnsupportedOp("it is stateful: what it computes depends on the calls before", do="stateful=False")
     value, steps = x.stored(), x.value.shape[1]
     cells = [_made(c, *given) for given in _cells(c)]
-    held = _initial(c, cells, value, initial_state if initial_state is not None else [*states] or None)
-    if x.mask is None and all(_activations(cell) for cell in cells):
-        return _whole(c, cells, value, held)
+    given = [*leaves([initial_state if initial_state is not None else states])]
+    held = _initial(c, cells, value, given)
+    # Keras hands the mask of a sequence to layers that are called with no other tensor, and else what the call says
+    mask = None if given and not x.is_told else x.mask
+    if mask is None and all(_activations(cell) for cell in cells):
+        return _whole(c, cells, x, held)
     if not isinstance(steps, int):
         raise UnsupportedOp(f"the number of time steps, {steps}, is open", do="build the model for a fixed length")
     if steps > _MOST:
         raise UnsupportedOp(f"it has {steps} time steps, and is read step by step up to {_MOST}")
-    return _unrolled(c, cells, value, steps, held, x.mask)
+    return _unrolled(c, cells, x, steps, held, mask)
 
 
-def _initial(c: Call, cells: Sequence[_Cell], x: Value, given: Any) -> list[list[Value]]:
+def _initial(c: Call, cells: Sequence[_Cell], x: Value, given: Sequence[Tensor]) -> list[list[Value]]:
     counts = [_STATES[cell.kind] for cell in cells]
-    if given is None:
+    if not given:
         return [[c.zeros((x.shape[0], cell.units), x.dtype)] * n for cell, n in zip(cells, counts)]
-    flat = [t.stored() for t in (given if isinstance(given, (list, tuple)) else [given])]
+    flat = [t.stored() for t in given]
     if len(flat) != sum(counts):
         raise InvalidModel(f"it is given {len(flat)} states, expected {sum(counts)}")
     return [[flat.pop(0) for _ in range(n)] for n in counts]
@@ -177,17 +180,17 @@ def _activations(cell: _Cell) -> dict[str, Any] | None:
     }
 
 
-def _whole(c: Call, cells: Sequence[_Cell], x: Value, states: Sequence[Sequence[Value]]) -> Any:
+def _whole(c: Call, cells: Sequence[_Cell], x: Tensor, states: Sequence[Sequence[Value]]) -> Any:
     """Return what a layer gives, of which each cell is an op. The first one reads backward, where the layer does, and
     the others what it makes, in its order."""
-    y, lasts, is_back = x, list[Value](), bool(c.option("go_backwards"))
+    y, lasts, is_back = x.stored(), list[Value](), bool(c.option("go_backwards"))
     for i, (cell, own) in enumerate(zip(cells, states, strict=True)):
         made, *after = _over_time(cell, y, own, is_back and not i)
         y = c.reshaped(made, (*made.shape[:2], cell.units))
         y = backward(c, y) if is_back and not i else y
         lasts += [c.reshaped(v, (v.shape[0], cell.units)) for v in after]
-    result = Tensor(c.graph, c.name)
-    result.make(y if c.option("return_sequences") else lasts[-_STATES[cells[-1].kind]])
+    has_all = c.option("return_sequences")
+    result = c.tensor(y if has_all else lasts[-_STATES[cells[-1].kind]], x.mask if has_all else None)
     return [result, *lasts] if c.option("return_state") else result
 
 
@@ -213,12 +216,12 @@ def _over_time(cell: _Cell, x: Value, states: Sequence[Value], is_back: bool) ->
 
 
 def _unrolled(
-    c: Call, cells: Sequence[_Cell], x: Value, steps: int, states: list[list[Value]], mask: Value | None
+    c: Call, cells: Sequence[_Cell], x: Tensor, steps: int, states: list[list[Value]], mask: Value | None
 ) -> Any:
     own = [_constants(cell) for cell in cells]
-    data, batch = cells[0].given(x), x.shape[0]
+    data, batch = cells[0].given(x.stored()), x.value.shape[0]
     order = range(steps - 1, -1, -1) if c.option("go_backwards") else range(steps)
-    outputs, before = list[Value](), c.zeros((batch, cells[-1].units), x.dtype)
+    outputs, before = list[Value](), c.zeros((batch, cells[-1].units), x.value.dtype)
     zero = before
     zeroes = bool(c.option("zero_output_for_mask"))
     for t in order:
@@ -233,12 +236,11 @@ def _unrolled(
             states[i] = new if counts is None else [ops.where(counts, a, b) for a, b in zip(new, states[i])]
         before = at if counts is None else ops.where(counts, at, before)
         outputs.append(before if counts is None or not zeroes else ops.where(counts, at, zero))
-    y: Value = outputs[-1]
-    result = Tensor(c.graph, c.name)
     if c.option("return_sequences"):
-        y = ops.concat([c.reshaped(v, (batch, 1, cells[-1].units)) for v in outputs], axis=1)
-        result.mask = mask
-    result.make(y)
+        rows = [c.reshaped(v, (batch, 1, cells[-1].units)) for v in outputs]
+        result = c.tensor(ops.concat(rows, axis=1), x.mask)
+    else:
+        result = c.tensor(outputs[-1])
     return [result, *(v for held in states for v in held)] if c.option("return_state") else result
 
 
