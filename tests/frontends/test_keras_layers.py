@@ -288,7 +288,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "taken": lambda: rows(lambda x: K.take(x, [2, 0, 5], axis=2)),
     "tiled": lambda: rows(lambda x: K.tile(x, (1, 2, 3)) + K.repeat(K.repeat(x, 2, axis=1), 3, axis=2)),
     "padded": lambda: rows(lambda x: K.pad(x, ((0, 0), (1, 2), (0, 3)), constant_values=0.5)),
-    "one hot": lambda: (("int32", (7,)), lambda x: K.one_hot(x, 9) * 2.0),
+    "one hot": lambda: (("int32", (7,)), lambda x: K.one_hot(x - 2, 9) * 2.0),
     "curves": lambda: rows(lambda x: K.log1p(K.square(x)) + K.expm1(x) + K.std(x, -1, True)),
     "extremes": lambda: rows(lambda x: [K.argmax(x, axis=-1), K.max(x, axis=(1, 2)), K.var(x, axis=1), K.any(x > 0.5)]),
     "joined": lambda: pair(lambda a, b: K.concatenate([a, K.expand_dims(b, 1)], axis=1), (7, 6), (6,)),

@@ -154,7 +154,7 @@ def other_cases() -> list[Case]:
         Case("RANK", [x], "RankOptions", out="int32"),
         Case("ZEROS_LIKE", [x], "ZerosLikeOptions"),
         Case("REVERSE_V2", [x, i(1)], "ReverseV2Options"),
-        Case("ONE_HOT", [i(2, 0, 5), i(4).reshape(()), np.asarray(2, np.float32), np.asarray(-1, np.float32)],
+        Case("ONE_HOT", [i(2, 0, 5, -1), i(4).reshape(()), np.asarray(2, np.float32), np.asarray(-1, np.float32)],
              "OneHotOptions", {"axis": -1}),
         Case("RANGE", [i(2).reshape(()), i(11).reshape(()), i(3).reshape(())], "RangeOptions", out="int32"),
         Case("CAST", [x], "CastOptions", {"in_data_type": 0, "out_data_type": 2}, out="int32"),

@@ -64,6 +64,12 @@ class Building:
         return self.cast(ops.range(np.asarray(0), self.told(np.array(n, object)), np.asarray(1)), dtype)
 
 
+def one_hot(indices: Value, depth: int, values: Value | np.ndarray[Any, Any], axis: int) -> Value:
+    """Return values[0] with values[1] at indices, of which those below 0 are nowhere, unlike ONNX's."""
+    whole, end = ops.cast(indices, to="int64"), np.asarray(depth, np.int64)
+    return ops.one_hot(ops.where(ops.less(whole, np.asarray(0)), end, whole), end, values, axis=axis)
+
+
 def _check(extents: Iterable[object]) -> None:
     """Raise InvalidModel for what is no extent: in damaged files an integer may be anything."""
     if wrong := [d for d in extents if not isinstance(d, (int, np.integer, Sym))]:

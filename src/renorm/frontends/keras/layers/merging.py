@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -94,20 +95,13 @@ def _concatenate(c: Call, inputs: Sequence[Tensor]) -> Any:
             parts = [_all_true(c, t.stored()) if t.mask is None else t.mask for t in inputs]
             y.mask = ops.concat(parts, axis=1)
         else:
-            y.mask = _any([_all_true(c, t.stored()) if t.mask is None else t.mask for t in inputs])
+            y.mask = reduce(ops.logical_or, [_all_true(c, t.stored()) if t.mask is None else t.mask for t in inputs])
     return y
 
 
 def _all_true(c: Call, x: Value) -> Value:
     true = c.graph.constant(np.asarray(True, dtypes.numpy_dtype("bool")), f"{c.name}.mask")
     return c.expanded(true, x.shape[:2])
-
-
-def _any(masks: Sequence[Value]) -> Value:
-    whole = masks[0]
-    for m in masks[1:]:
-        whole = ops.logical_or(whole, m)
-    return whole
 
 
 @reads("Dot")

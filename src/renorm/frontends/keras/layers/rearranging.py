@@ -12,6 +12,7 @@ from renorm import ops
 from renorm.core import dtypes
 from renorm.core.dims import Dim, size
 from renorm.core.errors import InvalidModel, UnsupportedOp
+from renorm.frontends.building import one_hot
 from renorm.frontends.keras.call import Call, Made, Tensor
 from renorm.frontends.keras.layers.operations import operands
 from renorm.frontends.keras.layers.table import computes
@@ -205,4 +206,4 @@ def _one_hot(c: Call, x: Tensor) -> Made:
     if dtype not in dtypes.BY_NAME or c.option("sparse"):
         raise UnsupportedOp(f"one_hot of {dtype}")
     ends = c.graph.constant(np.array([0, 1], dtypes.numpy_dtype(dtype)), f"{c.name}.values")
-    return ops.one_hot(value, np.asarray(c.count("num_classes")), ends, axis=c.count("axis", -1))
+    return one_hot(value, c.count("num_classes"), ends, c.count("axis", -1))

@@ -12,6 +12,7 @@ from renorm.core.dims import Dim
 from renorm.core.dtypes import numpy_dtype
 from renorm.core.errors import InvalidModel, UnsupportedOp
 from renorm.core.shapes import normalize_axis
+from renorm.frontends.building import one_hot
 from renorm.frontends.orders import First
 from renorm.frontends.tflite.call import OperatorCall, long
 from renorm.frontends.tflite.emission import Emission
@@ -46,7 +47,7 @@ def _one_hot(call: OperatorCall) -> Value:
     on, off = call.array(2, "its value"), call.array(3, "its other value")
     (depth,) = call.integers(1, "its depth")
     values = np.concatenate([off.reshape(1), on.reshape(1)])
-    return ops.one_hot(call.stored(0), np.asarray(depth, np.int64), values, axis=int(call.option("axis", -1)))
+    return one_hot(call.stored(0), depth, values, int(call.option("axis", -1)))
 
 
 def _filled(call: OperatorCall, shape: Sequence[Dim], value: Any, dtype: str) -> Value:
