@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from click.testing import CliRunner
+from tests.frontends import onnx_runtime
 from tests.frontends.keras_models import WARNINGS, agrees, data, keras, trained, wanted
 
 import renorm
@@ -233,3 +235,21 @@ def test_options_of_the_command_line(tmp_path: Path) -> None:
     np.testing.assert_allclose(found[0], wanted(model, given)[0], rtol=1e-4, atol=1e-4)
     with pytest.raises(renorm.errors.InvalidInput, match="does not write files of this format"):
         renorm.optimize(tmp_path / "m.keras", tmp_path / "n.keras")
+
+
+OPEN = {
+    "cropped": lambda: L.CenterCrop(3, 4),
+}
+
+
+@pytest.mark.parametrize("plane", [(None, None), (7, 6)], ids=["open", "known"])
+@pytest.mark.parametrize("name", OPEN)
+def test_onnx_runtime_runs_what_is_written(name: str, plane: Any, tmp_path: Path) -> None:
+    """Windows that it does not pad by itself, and operands that are computed of open extents."""
+    pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
+    x = keras.Input((*plane, 3), name="x")
+    model = trained(keras.Model(x, OPEN[name]()(x)))
+    renorm.optimize(model, tmp_path / "m.onnx")
+    given = data(model, 2, (7, 6))
+    (found,) = onnx_runtime.run(onnx_runtime.session(onnx.load(tmp_path / "m.onnx")), {"x": given[0]})
+    np.testing.assert_allclose(found, wanted(model, given)[0], rtol=1e-5, atol=1e-5)

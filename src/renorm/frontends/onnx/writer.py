@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,9 +17,11 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 import renorm
+from renorm import ops
 from renorm.core import dtypes
-from renorm.core.dims import Dim, Sym
+from renorm.core.dims import Dim, Sym, Symbol, symbols_of
 from renorm.core.errors import InternalError, UnsupportedOp
+from renorm.frontends.counted import computed
 from renorm.frontends.files import replaced
 from renorm.frontends.onnx import tensors
 from renorm.frontends.onnx.provenance import KEY, Provenance
@@ -92,9 +95,11 @@ def vocabulary(graph: Graph, path: str | os.PathLike[str]) -> Callable[[str], bo
 
 def _spelled(graph: Graph) -> Graph:
     """Return the graph with ops in the place of nodes that ONNX says by these."""
-    if all(type(n.op).in_onnx is OpDef.in_onnx for n in graph.nodes):
+    told = any(v.readers for v in graph.extents.values())
+    if not told and all(type(n.op).in_onnx is OpDef.in_onnx for n in graph.nodes):
         return graph
     graph = graph.copy()
+    _compute_extents(graph)
     for node in [*graph.nodes]:
         with graph.at(node, node.origin):
             result = node.op.in_onnx(node)
@@ -102,6 +107,26 @@ def _spelled(graph: Graph) -> Graph:
             graph.replace(node.output, result)
             graph.discard([node])
     return graph
+
+
+def _compute_extents(graph: Graph) -> None:
+    """Have what ops are told of open extents computed of the shapes of inputs."""
+    told = [(v, v.known) for v in graph.extents.values() if v.readers and v.known is not None]
+    missing = {s for _, known in told for d in known.flat for s in symbols_of(d)}
+    counts = dict[Symbol, Value]()
+    with graph.at(graph.nodes[0]) if told else nullcontext():
+        for x in graph.inputs:
+            for axis, d in enumerate(x.shape):
+                for s in [s for s in symbols_of(d) if s in missing and d == Sym(s)]:
+                    counts[s] = ops.slice(ops.shape(x), np.array([axis]), np.array([axis + 1]))
+                    missing.remove(s)
+        if missing:
+            raise UnsupportedOp(f"{graph.name}: no input has the extent {min(missing)}, which an op is told")
+        for v, known in told:
+            parts = [computed(graph, d, counts) for d in known.flat]
+            whole = parts[0] if len(parts) == 1 else ops.concat(parts, axis=0)
+            for n in [*v.users]:
+                n.replace_operand(v, whole if v.rank else ops.squeeze(whole, axes=(0,)))
 
 
 def _as_in_graph(node: Node) -> NodeProto:

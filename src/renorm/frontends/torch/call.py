@@ -17,7 +17,7 @@ from renorm.core.dims import Dim, Shape, Sym, Symbol, is_static, size, static, s
 from renorm.core.errors import UnsupportedOp
 from renorm.core.shapes import normalize_axis
 from renorm.frontends.building import Building
-from renorm.frontends.torch.counted import computed
+from renorm.frontends.counted import computed
 from renorm.frontends.torch.extents import Extents
 from renorm.graph.ir import Value
 

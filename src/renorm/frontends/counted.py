@@ -1,4 +1,4 @@
-"""Extents that data decide, as what the network computes: (2*u0 + n)//4 of a value of u0, as nodes."""
+"""Extents as what the network computes: (2*u0 + n)//4 of a value of u0, as nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from renorm.graph.ir import Graph, Value
 
 
 def computed(graph: Graph, extent: Dim, counts: Mapping[Symbol, Value]) -> Value:
-    """Return a vector of one extent. counts: what symbols are that data decide, as such vectors."""
+    """Return a vector of one extent. counts: what symbols are, as such vectors."""
     parts = {s: counts[s] if s in counts else _value(graph, Sym(s)) for s in sorted(symbols_of(extent))}
     known: dict[Any, Any] = {s: _Whole(v) for s, v in parts.items()}  # of all: a Sym takes what it is added to for one
     return _value(graph, substitute(extent, known, _APPLIED))
