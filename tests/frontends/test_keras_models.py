@@ -238,6 +238,11 @@ def test_options_of_the_command_line(tmp_path: Path) -> None:
 
 
 OPEN = {
+    "dilated": lambda: L.Conv2D(4, 3, dilation_rate=2, padding="same"),
+    "halves": lambda: L.AveragePooling2D(1, strides=3, padding="same"),
+    "windows": lambda: L.MaxPooling2D((1, 2), strides=(2, 3), padding="same"),
+    "repeated": lambda: L.UpSampling2D((2, 3)),
+    "resized": lambda: L.UpSampling2D(2, interpolation="bilinear"),
     "cropped": lambda: L.CenterCrop(3, 4),
 }
 

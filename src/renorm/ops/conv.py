@@ -79,6 +79,9 @@ class Conv(Windowed):
         spread = np.broadcast_to(parted, (self.group, shape[0] // self.group, shape[1]))
         return spread.reshape(shape[0], shape[1], *[1] * (len(shape) - 2))
 
+    def to_onnx(self, node: Node, opset: int) -> tuple[str, dict[str, Any], list[Any]] | None:
+        return self.padded(node, super().to_onnx(node, opset), node.operands[1].shape[2:])
+
     def _padding(self, node: Node) -> list[tuple[int, int]]:
         """Elements of padding around each axis; (1, 1) stands for those of an auto_pad that are not known."""
         x, w = node.inputs[:2]

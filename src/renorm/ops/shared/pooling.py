@@ -40,6 +40,9 @@ class Pool(Windowed):
                 )
         return (*x.shape[:2], *self.positions(x.shape[2:], kernel, self.ceil_mode))
 
+    def to_onnx(self, node: Node, opset: int) -> tuple[str, dict[str, Any], list[Any]] | None:
+        return self.padded(node, super().to_onnx(node, opset), self.kernel_shape)
+
     def label(self, operands: Sequence[TensorType | None]) -> str:
         return f"{self.name}{operands[0].rank - 2}d" if operands[0] else self.name
 

@@ -14,10 +14,11 @@ import numpy as np
 
 from renorm import te, topi
 from renorm.core import dims, shapes
-from renorm.core.dims import Dim, Shape, format_shape
+from renorm.core.dims import Dim, Shape, format_shape, is_static
 from renorm.core.errors import OperandError
 from renorm.expr.extents import same_extent
 from renorm.graph.attributes import Ints, String
+from renorm.graph.ir import Node
 from renorm.graph.op import OpDef
 from renorm.graph.types import Operand
 from renorm.te.open_dims import OpenDims
@@ -132,6 +133,26 @@ class Windowed(OpDef):
             dims.take(1, "<=", count)
             found.append(count)
         return found
+
+    def padded(
+        self, node: Node, said: tuple[str, dict[str, Any], list[Any]] | None, kernel: Sequence[Dim]
+    ) -> tuple[str, dict[str, Any], list[Any]] | None:
+        """Return how ONNX says a node, with pads for an auto_pad that ONNX Runtime takes amiss, or not at all: of a
+        dilated window, or one shorter than a stride. Where they depend on open extents auto_pad stays."""
+        rank, pads = len(kernel), list[tuple[Dim, Dim]]()
+        along = [*zip(kernel, self.along("strides", rank), self.along("dilations", rank), strict=True)]
+        is_taken = all(d == 1 and isinstance(k, int) and k >= s for k, s, d in along)
+        if said is None or is_taken or not self.auto_pad.startswith("SAME"):
+            return said
+        for e, (k, s, d) in zip(node.operands[0].shape[2:], along, strict=True):
+            found, most = shapes.same_padding(e, k, s, d, self.auto_pad == "SAME_LOWER"), d * (k - 1)
+            if not is_static(found) and most in ((0, 1) if self.auto_pad == "SAME_UPPER" else (0,)):
+                found = 0, most  # what no window reaches changes nothing
+            if not is_static(found):
+                return said
+            pads.append(found)
+        others = {a: value for a, value in said[1].items() if a != "auto_pad"}
+        return said[0], {**others, "pads": (*(p[0] for p in pads), *(p[1] for p in pads))}, said[2]
 
     def counts(self, spatial: Sequence[int], kernel: Sequence[int], ceil_mode: bool = False) -> list[int]:
         """`positions` of a tensor expression, whose open extents count as ints."""

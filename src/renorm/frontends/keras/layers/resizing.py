@@ -26,7 +26,8 @@ _SMOOTH: dict[str, Any] = {"antialias": True, "exclude_outside": True}
 
 
 def _resized(c: Call, x: Value, sizes: Sequence[Dim], **how: Any) -> Value:
-    return ops.resize(x, None, None, c.integers(sizes), axes=tuple(range(2, x.rank)), **how)
+    whole = c.integers([*x.shape[:2], *sizes])  # ONNX Runtime misreads `axes` between transpositions
+    return ops.resize(x, None, None, whole, **how)
 
 
 def _interpolation(c: Call, default: str, nearest: dict[str, Any]) -> dict[str, Any]:

@@ -115,8 +115,8 @@ def _resize(call: OperatorCall) -> First:
     else:
         rule, nearest = "asymmetric", "floor"
     more: dict[str, Any] = {"nearest_mode": nearest} if mode == "nearest" else {}
-    whole = np.asarray(sizes, np.int64)
-    return First(ops.resize(x, sizes=whole, axes=(2, 3), mode=mode, coordinate_transformation_mode=rule, **more))
+    whole = call.shape_of((*x.shape[:2], *sizes))  # ONNX Runtime misreads `axes` between transpositions
+    return First(ops.resize(x, sizes=whole, mode=mode, coordinate_transformation_mode=rule, **more))
 
 
 def _blocks(call: OperatorCall) -> First:
