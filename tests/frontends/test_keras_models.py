@@ -251,7 +251,6 @@ OPEN = {
 @pytest.mark.parametrize("name", OPEN)
 def test_onnx_runtime_runs_what_is_written(name: str, plane: Any, tmp_path: Path) -> None:
     """Windows that it does not pad by itself, and operands that are computed of open extents."""
-    pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
     x = keras.Input((*plane, 3), name="x")
     model = trained(keras.Model(x, OPEN[name]()(x)))
     renorm.optimize(model, tmp_path / "m.onnx")
