@@ -257,3 +257,15 @@ def test_onnx_runtime_runs_what_is_written(name: str, plane: Any, tmp_path: Path
     given = data(model, 2, (7, 6))
     (found,) = onnx_runtime.run(onnx_runtime.session(onnx.load(tmp_path / "m.onnx")), {"x": given[0]})
     np.testing.assert_allclose(found, wanted(model, given)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_onnx_runtime_runs_recurrent_layers_that_are_written(tmp_path: Path) -> None:
+    x = keras.Input((7, 3), name="x")
+    sequence, *states = L.LSTM(5, return_sequences=True, return_state=True)(x)
+    both = L.Bidirectional(L.GRU(4, return_sequences=True))(sequence)
+    model = trained(keras.Model(x, [both, *states, L.SimpleRNN(3, go_backwards=True)(both)]))
+    renorm.optimize(model, tmp_path / "m.onnx")
+    given = data(model, 2)
+    found = onnx_runtime.run(onnx_runtime.session(onnx.load(tmp_path / "m.onnx")), {"x": given[0]})
+    for a, b in zip(found, wanted(model, given), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)

@@ -364,8 +364,8 @@ class OpDef:
     """Which output of the ONNX node this op's first result is."""
 
     def in_onnx(self, node: Node) -> Any:
-        """Return the result as it is made by ops that ONNX has, applied where the node stands; None where ONNX has
-        this one."""
+        """Return the result, or a list of several, as ops that ONNX has make it, applied where the node stands; None
+        where ONNX has this one."""
         return None
 
     def onnx_outputs(self, opset: int) -> int:

@@ -102,9 +102,10 @@ def _spelled(graph: Graph) -> Graph:
     _compute_extents(graph)
     for node in [*graph.nodes]:
         with graph.at(node, node.origin):
-            result = node.op.in_onnx(node)
-        if result is not None:
-            graph.replace(node.output, result)
+            results = node.op.in_onnx(node)
+        if results is not None:
+            for old, new in zip(node.outputs, results if isinstance(results, list) else [results], strict=True):
+                graph.replace(old, new)
             graph.discard([node])
     return graph
 

@@ -17,6 +17,7 @@ from renorm.graph.op import OpDef
 from renorm.graph.types import Operand
 from renorm.ops.shared import recurrent_reference
 from renorm.ops.shared.cells import GATES, STATES, Cell, Words, functions
+from renorm.ops.shared.composite import apply
 from renorm.ops.shared.precision import wide
 from renorm.ops.shared.recurrent_loops import over_time
 
@@ -96,10 +97,23 @@ class OverTime(Cells):
     def to_onnx(self, node: Node, opset: int) -> tuple[str, dict[str, Any], list[Any]] | None:
         """Runtimes ask for hidden_size."""
         said, r = super().to_onnx(node, opset), node.operands[2]
-        if said is None or (self.layout and opset < 14) or not isinstance(r.shape[2], int):
+        if said is None or not isinstance(r.shape[2], int):
             return None
         op_type, written, operands = said
         return op_type, {**written, "hidden_size": r.shape[2]}, operands
+
+    def in_onnx(self, node: Node) -> Any:
+        """Times come first: ONNX Runtime has kernels for no other layout."""
+        if not self.layout:
+            return None
+
+        def turned(x: Any, *perm: int) -> Any:
+            return None if x is None else apply("transpose", x, perm=perm)
+
+        x, w, r, *optional = node.operands
+        states = [turned(v, 1, 0, 2) if name.startswith("initial") else v for name, v in zip(self.reads, optional)]
+        made = self.with_attributes(layout=False)(turned(x, 1, 0, 2), w, r, *states)
+        return [turned(made[0], 2, 0, 1, 3), *(turned(s, 1, 0, 2) for s in made[1:])]
 
     def compute(self, x: te.Tensor, w: te.Tensor, r: te.Tensor, *optional: te.Tensor | None) -> list[te.Tensor]:
         cell, given = self.cell(), dict(zip(self.reads, optional, strict=True))
