@@ -103,11 +103,37 @@ def test_constants_are_computed_as_data(constant: Any, wanted: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "dtype"), [(300, "uint8"), (-1, "uint64"), (128, "int8"), (np.nan, "int32"), (2**63, "int64")]
+    ("number", "dtype"),
+    [
+        (300, "uint8"),
+        (-1, "uint64"),
+        (128, "int8"),
+        (np.nan, "int32"),
+        (2**63, "int64"),
+        (2**31, "int32"),
+        (1.5, "int8"),
+    ],
 )
 def test_what_a_dtype_does_not_hold_is_no_constant_of_it(number: float, dtype: str) -> None:
     with pytest.raises(InvalidExpression, match=f"is no constant of {dtype}"):
         te.const(number, dtype)
+
+
+@pytest.mark.parametrize("number", [2**31, 2**40, -(2**31) - 1])
+def test_int32_beside_a_number_that_it_does_not_hold_is_int64(run_on_cpu: Any, number: int) -> None:
+    """The number was cut to 32 bits in machine code."""
+    k = te.placeholder((3,), "int32", name="k")
+    x = np.array([-(2**31), 7, 2**31 - 1], np.int32)
+    for made, wanted in (
+        (k < number, x < number),
+        (k + number, x.astype(np.int64) + number),
+        (k % number, x.astype(np.int64) % number),
+        (te.max(k[0], number), np.array([max(-(2**31), number)])),
+    ):
+        t = made if isinstance(made, te.Tensor) else te.compute((1,), lambda i, made=made: made, name="T")
+        out = np.zeros(t.shape, t.dtype)
+        run_on_cpu(te.lower(te.create_schedule(t.op), [k, t]), [x, out])
+        np.testing.assert_array_equal(out, wanted)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "uint16", "uint32"])

@@ -305,7 +305,7 @@ def const(value: Scalar | np.generic, dtype: str | None = None) -> Const:
         else:
             dtype = "float32"
     is_number = isinstance(value, (int, float))
-    if not is_number or (dtypes.is_int(dtype) and not (abs(value) < inf and holds(dtype, value, value))):
+    if not is_number or (dtypes.is_int(dtype) and not (abs(value) < inf and wrapped(int(value), dtype) == value)):
         raise InvalidExpression(f"{type(value).__name__} {value!r} is no constant of {dtype}")
     try:
         return Const(value, dtype)
@@ -326,8 +326,8 @@ def as_expr(value: Any, like: Expr | None = None) -> Expr:
         if like is None:
             return const(number)
         kind = dtypes.lookup(like.dtype).kind
-        is_wider = like.dtype != "uint64" and dtypes.is_int(like.dtype) and not holds(like.dtype, number, number)
-        if kind in ("int", "uint") and (isinstance(number, float) or is_wider):
+        is_held = isinstance(number, int) and (like.dtype == "uint64" or wrapped(number, like.dtype) == number)
+        if kind in ("int", "uint") and not is_held:
             return const(number)  # the caller's promotion makes the other side a float, or wider
         return const(number, like.dtype if kind != "bool" or isinstance(number, bool) else None)
     raise InvalidExpression(
