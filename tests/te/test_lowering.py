@@ -430,3 +430,22 @@ def test_indices_from_narrow_memory_do_not_wrap(run_on_cpu: Any, dtype: str, div
     chosen = np.linspace(0, most, 6).astype(dtype)
     run_on_cpu(kernel, [values, chosen, found])
     np.testing.assert_array_equal(found, values[chosen // divisor])
+
+
+@pytest.mark.parametrize("factors", [(3,), (4,), (8, 4), (7, 2)])
+@pytest.mark.parametrize("width", [1, 4])
+def test_conditions_of_data_are_asked_for_inside_of_tails(
+    run_on_cpu: Any, width: int, factors: tuple[int, ...]
+) -> None:
+    """where= reads memory, which has nothing where rounds are beyond the extent."""
+    chosen, x = te.placeholder((-(-10 // width),), name="chosen"), te.placeholder((10,), name="X")
+    k = inner = te.reduce_axis((0, 10), name="k")
+    y = te.compute((1,), lambda i: te.sum(x[k], axis=k, where=te.all(k > 0, chosen[k // width] > 0)), name="Y")
+    s = te.create_schedule(y.op)
+    for factor in factors:
+        _, inner = s[y].split(inner, factor=factor)
+    kernel = te.lower(s, [chosen, x, y])
+    verify(kernel)
+    c, v, out = np.resize(np.array([1, -1, 1], "f4"), chosen.shape), np.arange(10, dtype="f4") + 1, np.zeros(1, "f4")
+    run_with(run_on_cpu, kernel, c, v, out)
+    assert out == v[1:][c.repeat(width)[1:10] > 0].sum()

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from renorm.core.errors import InvalidSchedule, suggest
-from renorm.expr.bounds import Intervals
+from renorm.expr.bounds import Intervals, reads
 from renorm.expr.linear import Linear
 from renorm.expr.nodes import (
     Binary,
@@ -261,11 +261,9 @@ class _Lowering:
         return [r.low for r in nest.region], [r.extent for r in nest.region]
 
     def _load(self, e: Load, terms: Translation) -> Load:
-        t = source_of(e)
-        lows, extents = self._place_of(t)
-        indices = terms.indices(e)
+        t, indices = source_of(e), terms.indices(e)
         nest = self.owner[terms.outermost]
-        position = self._flat(t, [i - low for i, low in zip(indices, lows, strict=True)], extents)
+        position = self.algebra.value(self._position(t, indices))
         guards = self._conditions(e, terms, nest) if nest.is_speculative else []
         guards = self._necessary(guards, position, self.buffers[t])
         conditions = list[Expr]()
@@ -276,7 +274,7 @@ class _Lowering:
             else:
                 indices = inside
         if len(conditions) < len(guards):
-            moved = self._flat(t, [i - low for i, low in zip(indices, lows, strict=True)], extents)
+            moved = self.algebra.value(self._position(t, indices))
             reduced = nest.body.condition if isinstance(nest.body, Reduce) else None
             own = [] if reduced is None else [c for _, c in self._conjuncts(nest, reduced)]
             is_certain = reduced is None and not nest.is_conditional
@@ -323,15 +321,9 @@ class _Lowering:
             return [(ZERO, self.algebra.extent(extent)) for extent in t.shape]
         return [(r.low, r.extent if r.is_whole else None) for r in nest.region]
 
-    def _flat(self, t: Tensor, indices: Sequence[Linear], extents: Sequence[Linear]) -> Expr:
-        """The position of an element in the memory of `t`."""
-        return self.algebra.value(self._at(t, indices, extents))
-
     def _position(self, t: Tensor, indices: Sequence[Linear]) -> Linear:
+        """The position of an element in the memory of `t`."""
         lows, extents = self._place_of(t)
-        return self._at(t, [i - low for i, low in zip(indices, lows, strict=True)], extents)
-
-    def _at(self, t: Tensor, indices: Sequence[Linear], extents: Sequence[Linear]) -> Linear:
         nest, window = self.inference.nests.get(t), self.windows.get(t)
         order = nest.layout if nest is not None and window is None else range(len(extents))
         if window:
@@ -339,7 +331,8 @@ class _Lowering:
         else:
             stage = None if nest is None or nest.is_argument else nest.stage
             strides = self._row_major(extents, order, stage)[0]
-        return self.algebra.rejoined(sum((self.algebra.scaled(indices[i], strides[i]) for i in order), ZERO))
+        inside = [i - low for i, low in zip(indices, lows, strict=True)]
+        return self.algebra.rejoined(sum((self.algebra.scaled(inside[i], strides[i]) for i in order), ZERO))
 
     def _held(self, nest: Nest) -> Linear:
         """The elements of the array that holds the region of a stage."""
@@ -437,7 +430,9 @@ class _Lowering:
         update: Stmt = NOTHING
         if not nest.reduces_nothing:
             if body.condition is not None:
-                rounds += self._conjuncts(nest, body.condition)
+                inmost = max((level for level, _ in rounds), default=-1)  # what is read lies within all of them
+                found = self._conjuncts(nest, body.condition)
+                rounds += [(max(level, inmost) if reads(c) else level, c) for level, c in found]
             value = combine(body.combiner, Load(buffer, (index,)), nest.terms.value(body.value))
             store = Store(buffer, index, value)
             update = self._loops(loops, store, rounds, idle if lone >= first else (), inside, nest.prefix, first)
@@ -527,10 +522,8 @@ class _Lowering:
         return self._loops(loops, stmt, conditions, idle)
 
     def _own_index(self, nest: Nest, terms: Translation) -> Expr:
-        t = nest.stage.tensor
-        lows, extents = self._place_of(t)
-        indices = [terms.env[a.var] - low for a, low in zip(nest.stage.op.axis, lows, strict=True)]
-        return self._flat(t, indices, extents)
+        indices = [terms.env[a.var] for a in nest.stage.op.axis]
+        return self.algebra.value(self._position(nest.stage.tensor, indices))
 
     def _level(self, loops: Sequence[Loop], form: Linear) -> int:
         """The number of the innermost loop that a form depends on; -1 for none."""
@@ -595,4 +588,8 @@ def _by_one_thread(stmt: Stmt, idle: Sequence[tuple[str, int]]) -> Stmt:
 
 
 def _guarded(stmt: Stmt, conditions: list[Expr]) -> Stmt:
-    return If(all_of(*conditions), stmt) if conditions and stmt is not NOTHING else stmt
+    """Return `stmt` where all conditions hold; those that read memory are asked for where the others hold."""
+    for of_memory in (True, False):
+        these = [c for c in conditions if reads(c) == of_memory]
+        stmt = If(all_of(*these), stmt) if these and stmt is not NOTHING else stmt
+    return stmt
