@@ -327,6 +327,16 @@ def test_it_is_left_out_where_data_say_what_is_read(is_copied: bool) -> None:
     assert "prefetch" not in str(te.lower(s, [a, rows, y]))
 
 
+def test_given_loops_do_not_say_what_they_read() -> None:
+    """Lowering ended in a ValueError where they alone, or they first, read what a loop asks for."""
+    a = te.placeholder((4, 3), name="A")
+    c = te.extern(a.shape, [a], lambda loops, x, y: None, name="C", dtype="float32", rounds=4)
+    d = te.compute(a.shape, lambda i, j: c[i, j] * 2, name="D")
+    s = te.create_schedule(d.op)
+    s[d].prefetch(a, d.op.axis[0], 1)
+    assert "prefetch" not in str(te.lower(s, [a, d]))
+
+
 def test_it_is_left_out_on_a_gpu() -> None:
     a = te.placeholder((8, 64), name="A")
     k = te.reduce_axis((0, 64), name="k")

@@ -74,7 +74,7 @@ def hints(
         )
     panel, line = None, LINE // dtypes.itemsize(buffer.dtype)
     for reader in (nest, *nests.values()):
-        reads = [position(t, indices) for t, indices in reader.reads if t is tensor]
+        reads = [position(t, indices) for t, indices in reader.reads if t is tensor and indices]  # given loops: ()
         around = None if not reads else path if reader is nest else _path(algebra, reader, nests, axis)
         if reads and around is not None:
             panel = _panel(algebra, around, reads, line)
