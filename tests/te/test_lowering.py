@@ -338,6 +338,28 @@ def test_a_result_computed_inside_another_is_complete(run_on_cpu: Any, place: st
     np.testing.assert_allclose(out, x / x.sum(1, keepdims=True), rtol=1e-6)
 
 
+@pytest.mark.parametrize("place", ["row", "column", "reduction", "inside"])
+def test_a_result_is_there_where_the_loops_around_it_have_no_rounds(run_on_cpu: Any, place: str) -> None:
+    """It was left as it lay in memory."""
+    a, b = te.placeholder((3, 0), name="A"), te.placeholder((3,), name="B")
+    k = te.reduce_axis((0, 0), "k")
+    twice = te.compute((3,), lambda i: b[i] * 2, name="twice")
+    if place == "reduction":
+        y = te.compute((3,), lambda i: te.sum(a[i, k] * twice[i], axis=k), name="Y")
+    else:
+        y = te.compute((3, 0), lambda i, j: a[i, j] * twice[i], name="Y")
+    z = te.compute(y.shape, lambda *i: y(*i) + 1, name="Z")
+    s = te.create_schedule([twice.op, z.op])
+    if place == "inside":
+        s[y].compute_at(s[z], z.op.axis[1])
+    s[twice].compute_at(s[y], k if place == "reduction" else y.op.axis[place == "column"])
+    s[twice].prefetch(b, s[y].leaf_iter_vars[0], 1)
+    v, doubled, out = np.arange(3, dtype="f4"), np.full(3, 9, "f4"), np.full(z.shape, 9, "f4")
+    run_with(run_on_cpu, te.lower(s, [a, b, twice, z]), np.zeros((3, 0), "f4"), v, doubled, out)
+    np.testing.assert_array_equal(doubled, v * 2)
+    np.testing.assert_array_equal(out, np.ones(z.shape, "f4"))
+
+
 def test_results_that_parallel_rounds_would_share_are_refused() -> None:
     a, total, y = two_results()
     s = te.create_schedule([total.op, y.op])

@@ -445,6 +445,12 @@ def test_stages_are_not_computed_inside_each_other() -> None:
     s[b].compute_at(s[c], c.op.axis[0])
     with pytest.raises(InvalidSchedule, match="c cannot be computed inside a, which is computed inside it"):
         s[c].compute_at(s[a], a.op.axis[0])
+    other = te.create_schedule(c.op)
+    for refused in (
+        lambda: s[a].compute_at(other[c], c.op.axis[0]),
+        lambda: s[b].compute_with(other[c], c.op.axis[0], b),
+    ):
+        assert "is computed at c, a stage of another schedule" in refusal(refused)
     data, y = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
     interpret.run(te.lower(s, [x, c]), [data, y])
     np.testing.assert_array_equal(y, 2 * data + 1)

@@ -170,6 +170,7 @@ class Inference:
         self._inlined = inlined
         self._arguments = frozenset(arguments)
         self._readers: dict[Tensor, list[Nest]] = {}
+        self._left_out: set[Stage] = set()
         self._launch: dict[tuple[Stage, str], Loop] = {}
         self._launch_stage: dict[tuple[Stage, str], str] = {}
 
@@ -177,6 +178,7 @@ class Inference:
         """The nest of a stage whose readers are planned; None where nothing reads a stage under compute_at."""
         nest = self._place(stage)
         if nest is None:
+            self._left_out.add(stage)
             return None
         nest.is_argument = stage.tensor in self._arguments
         nest.region = self._region(nest)
@@ -253,8 +255,9 @@ class Inference:
 
     def _place(self, stage: Stage) -> Nest | None:
         body = const(0) if isinstance(stage.op, ExternOp) else stage.op.body
+        whole = Nest(stage, body, (), "global", stage)
         if stage.attach is None:
-            return Nest(stage, body, (), "global", stage)
+            return whole
         parent_stage, axis = stage.attach
         readers = self._readers.get(stage.tensor, [])
         is_needed = readers or stage.tensor in self._arguments
@@ -262,10 +265,8 @@ class Inference:
         if parent is None:
             if parent_stage.is_inline:
                 raise InvalidSchedule(f"{stage.name} is computed at {parent_stage.name}, which is inlined")
-            if parent_stage not in stage.schedule.stages:
-                raise InvalidSchedule(f"{stage.name} is computed at {parent_stage.name}, a stage of another schedule")
-            if not is_needed and parent_stage.tensor not in self._readers and parent_stage.attach is not None:
-                return None  # nor is the parent
+            if not readers and parent_stage in self._left_out:
+                return whole if is_needed else None
             raise InvalidSchedule(
                 f"{stage.name} is computed at {parent_stage.name}, which comes before it",
                 [f"read by: {', '.join(n.name for n in readers) or 'nothing'}"],
@@ -278,6 +279,8 @@ class Inference:
                 do="call compute_at after split, fuse and the like",
             )
         prefix = (*parent.prefix, *parent.loops[: position + 1])
+        if stage.tensor in self._arguments and (parent.is_empty or any(x.extent.number == 0 for x in prefix)):
+            return whole  # no round of these loops comes
         for reader in readers:
             is_behind = stage.tensor in self._arguments and reader.root is not parent.root
             if reader.path[: len(prefix)] != prefix and not is_behind:
@@ -334,7 +337,7 @@ class Inference:
     def _region(self, nest: Nest) -> list[AxisRegion]:
         shape = [self.algebra.extent(d) for d in nest.stage.tensor.shape]
         whole = [AxisRegion(ZERO, extent, True) for extent in shape]
-        if nest.stage.attach is None or any(extent.number == 0 for extent in shape):
+        if not nest.prefix or any(extent.number == 0 for extent in shape):
             return whole
         around = {loop.var for loop in nest.prefix}
         threads = {loop.var for loop in nest.prefix if loop.kind in THREAD_AXES or loop.is_virtual}

@@ -103,7 +103,7 @@ class _Lowering:
             nest = self.inference.plan(stage)
             if nest is None:
                 continue
-            if stage.attach is None:
+            if stage.attach is None or not nest.prefix:
                 roots.append(nest)
             else:
                 self.inside.setdefault(stage.attach[0], []).append(nest)
@@ -240,13 +240,11 @@ class _Lowering:
 
     def _check_placeholders(self) -> None:
         given = set(self.args)
-        missing: dict[Tensor, list[str]] = {}
+        missing: dict[Tensor, dict[str, None]] = {}
         for nest in self.inference.nests.values():
             for t, _ in nest.reads:
                 if isinstance(t.op, PlaceholderOp) and t not in given:
-                    readers = missing.setdefault(t, [])
-                    if nest.name not in readers:
-                        readers.append(nest.name)
+                    missing.setdefault(t, {})[nest.name] = None
         if missing:
             facts = [f"{t.name} {t.shape} is read by {', '.join(readers)}" for t, readers in missing.items()]
             raise InvalidSchedule("lower: placeholders are missing from the arguments", facts)
@@ -444,7 +442,7 @@ class _Lowering:
     def _prefetch(self, nest: Nest) -> None:
         """Gives loops the hints of what their rounds ask for ahead."""
         nests = self.inference.nests
-        for wanted in nest.stage.prefetches:
+        for wanted in nest.stage.prefetches if nest.prefix or nest.stage.attach is None else ():
             t = wanted[0]
             is_around = t not in nests or nests[t].stage.attach is None or t in self.kept
             if is_around and t in self.buffers:

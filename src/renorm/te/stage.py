@@ -300,6 +300,8 @@ class Stage:
         """
         self.computed("compute_at")
         parent.computed("compute_at")
+        if parent.schedule is not self.schedule:
+            raise InvalidSchedule(f"{self.name} is computed at {parent.name}, a stage of another schedule")
         around: Stage | None = parent
         while around is not None and around is not self:
             around = around.attach[0] if around.attach else None
