@@ -20,6 +20,7 @@ from renorm.codegen.cuda import assemblers
 from renorm.core.dtypes import numpy_dtype
 from renorm.core.errors import InternalError, InvalidArtifact
 from renorm.runtime.gpu.device import Call, device
+from renorm.tir import interpret
 
 pytestmark = needs_compiler
 
@@ -103,6 +104,22 @@ def test_narrow_integers_wrap_before_they_are_cast(dtype: str) -> None:
         found = np.zeros(6, np.int32)
         run(te.lower(s, [x, y]), [held, found])
         np.testing.assert_array_equal(found, exact)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["sigmoid", "sign"])
+def test_zeros_and_denormals_are_those_of_cpus(name: str, dtype: str) -> None:
+    """exp(97), which the sigmoid of -97 was the inverse of, is beyond float32; the sign of -0 is 0."""
+    x = te.placeholder((8,), dtype, name="X")
+    y = te.compute((8,), lambda i: getattr(te, name)(x[i]), name="Y")
+    s = te.create_schedule(y.op)
+    s[y].bind(y.op.axis[0], te.thread_axis("threadIdx.x"))
+    values = np.array([-0.0, np.nan, np.inf, -np.inf, -97.4, -740, 3, 1e-40], dtype)
+    found, wanted = np.zeros(8, dtype), np.zeros(8, dtype)
+    run(te.lower(s, [x, y]), [values, found])
+    interpret.run(te.lower(te.create_schedule(y.op), [x, y]), [values, wanted])
+    np.testing.assert_array_max_ulp(found, wanted, 3)
+    np.testing.assert_array_equal(np.signbit(found)[~np.isnan(found)], np.signbit(wanted)[~np.isnan(found)])
 
 
 def test_indices_of_elements_do_not_wrap() -> None:

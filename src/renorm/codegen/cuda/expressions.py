@@ -53,8 +53,8 @@ _BITCAST = {
     "float64": "__longlong_as_double",
 }
 _OWN = {
-    "sigmoid": "{t} {name}({t} x) {{ return 1 / (1 + exp{f}(-x)); }}",
-    "sign": "{t} {name}({t} x) {{ return x > 0 ? 1 : x < 0 ? -1 : x; }}",  # NaN and zeros as they are
+    "sigmoid": "{t} {name}({t} x) {{ const {t} e = exp{f}(-fabs{f}(x)); return (x < 0 ? e : 1) / (1 + e); }}",
+    "sign": "{t} {name}({t} x) {{ return x != x ? x : (x > 0) - (x < 0); }}",
     "min": "{t} {name}({t} a, {t} b) {{ return a != a || a < b ? a : b; }}",  # NaN propagates, as in NumPy
     "max": "{t} {name}({t} a, {t} b) {{ return a != a || a > b ? a : b; }}",
     # GPUs err by 2 units in the last place, which an integer power must not become another integer for
