@@ -203,6 +203,14 @@ def test_reductions_say_what_they_reduce() -> None:
     np.testing.assert_array_equal(evaluate(y, X=x), x[:, 1:3].max(1))
 
 
+@pytest.mark.parametrize(("combiner", "wanted"), [("sum", [2, 7]), ("prod", [2, 10]), ("max", [2, 5]), ("min", [2, 2])])
+def test_reductions_over_no_axes_are_of_one_element(combiner: str, wanted: list[float]) -> None:
+    """They were that element, whatever where= and init= said."""
+    x = te.placeholder((2,), name="X")
+    t = te.compute((2,), lambda i: getattr(te, combiner)(x[i], axis=[], where=x[i] > 4, init=2.0), name="T")
+    np.testing.assert_array_equal(evaluate(t, X=np.array([1, 5], np.float32)), wanted)
+
+
 def test_axes_compare_by_value_with_numbers_and_by_identity_with_axes() -> None:
     k, m = te.reduce_axis((0, 4), name="k"), te.reduce_axis((0, 4), name="m")
     assert k in [m, k]

@@ -128,6 +128,13 @@ def test_reduction(name: str, axis: Any, keepdims: bool) -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int64", "uint64"])
+def test_mean_of_integers_is_added_in_64_bits(dtype: str) -> None:
+    """The sum wrapped, and the count, which 8 bits do not hold."""
+    x = np.full((2, 300), 100, dtype)
+    np.testing.assert_array_equal(run(lambda t: topi.mean(t, 1), x)[0], np.full(2, 100, dtype))
+
+
 def test_reduction_of_booleans() -> None:
     x = RNG.random((3, 5)) < 0.7
     agrees(lambda t: topi.all(t, 1), lambda a: a.all(1), x)
@@ -158,6 +165,12 @@ def test_positions_of_extremes(name: str, axis: Any) -> None:
         ),
         x,
     )
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_position_in_a_scalar_is_0(name: str) -> None:
+    """Lowering ended in a StopIteration."""
+    agrees(getattr(topi, name), getattr(np, name), np.array(3.0, np.float32))
 
 
 SHAPES = st.lists(st.integers(1, 4), min_size=0, max_size=4)
@@ -271,6 +284,20 @@ def test_matmul(a: Sequence[int], b: Sequence[int]) -> None:
     agrees(topi.matmul, np.matmul, draw(*a), draw(*b))
 
 
+@pytest.mark.parametrize(("left", "right"), [("int32", "float32"), ("float32", "int8"), ("uint8", "int8")])
+def test_matmul_of_two_dtypes_is_in_that_of_their_sum(left: str, right: str) -> None:
+    """The right operand was cut to the dtype of the left one."""
+    a, b = draw(3, 40, dtype=left, low=0), draw(40, 5, dtype=right)
+    for f in (topi.matmul, lambda x, y: topi.nn.dense(x, topi.transpose(y))):
+        agrees(f, np.matmul, a, b)
+
+
+def test_dense_is_added_in_the_dtype_of_its_result() -> None:
+    a, b = np.full((2, 300), 100, np.int8), np.full((3, 300), 100, np.int8)
+    wanted = np.full((2, 3), 3_000_000, np.int32)
+    np.testing.assert_array_equal(run(lambda x, w: topi.nn.dense(x, w, out_dtype="int32"), a, b)[0], wanted)
+
+
 @pytest.mark.parametrize(("left", "right"), [(True, False), (False, True), (True, True)])
 def test_matmul_of_transposed(left: bool, right: bool) -> None:
     a, b = draw(2, 4, 3) if left else draw(2, 3, 4), draw(2, 5, 4) if right else draw(2, 4, 5)
@@ -351,6 +378,7 @@ def test_empty_tensors() -> None:
         lambda x: topi.broadcast_to(x, (2, 4)),
         lambda x: topi.sum(x, 2),
         lambda x: topi.transpose(x, (0, 2)),
+        lambda x: topi.nn.softmax(x.astype("int32")),  # whose result was 0
     ],
 )
 def test_mistakes_are_refused(mistake: Callable[..., Any]) -> None:

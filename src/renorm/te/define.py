@@ -23,6 +23,7 @@ from renorm.expr.nodes import (
     combine,
     const,
     identity_element,
+    if_then_else,
 )
 from renorm.te.arguments import Extent, checked
 from renorm.te.tensor import IterVar, PlaceholderOp, Tensor, as_shape, compute_over
@@ -197,10 +198,11 @@ def _reduce(combiner: str, expr: ExprLike, axis: Any, where: ExprLike | None, in
             raise InvalidExpression(f"te.{combiner}: {a!r} is not a reduce axis", do="make one with te.reduce_axis")
     if len({id(a) for a in axes}) != len(axes):
         raise InvalidExpression(f"te.{combiner}: the axis {axes[0].name} comes twice")
-    if not axes:
-        return value
     condition = None if where is None else cast("bool", as_expr(where))
     start = None if init is None else cast(value.dtype, as_expr(init, like=value))
+    if not axes:
+        value = value if condition is None else if_then_else(condition, value, identity_element(combiner, value.dtype))
+        return value if start is None else combine(combiner, start, value)
     return Reduce(combiner, value, axes, condition, start)
 
 

@@ -230,9 +230,7 @@ class _Lowering:
             if t in seen:
                 raise InvalidSchedule(f"lower: {t.name} comes twice among the arguments")
             seen.add(t)
-            if isinstance(t.op, PlaceholderOp):
-                continue
-            if t not in computed:
+            if not isinstance(t.op, PlaceholderOp) and t not in computed:
                 raise InvalidSchedule(
                     f"lower: {t.name} is not computed by this schedule",
                     [f"stages: {suggest(t.name, [x.name for x in computed])}"],

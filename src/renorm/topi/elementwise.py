@@ -128,8 +128,7 @@ def arange(start: float, stop: float | None = None, step: float = 1, dtype: str 
         start, stop = 0, start
     if not step or not all(map(math.isfinite, (start, stop, step))):
         raise OperandError(f"topi.arange: from {start} to {stop} in steps of {step} is no finite sequence")
-    count = math.ceil((stop - start) / step)
-    count = count if count > 0 else 0
+    count = max(0, math.ceil((stop - start) / step))
     return te.compute(
         (count,),
         lambda i: nodes.cast(dtype, i) * const(step, dtype) + const(start, dtype),

@@ -6,7 +6,7 @@ from renorm import te
 from renorm.core import dtypes
 from renorm.core.errors import OperandError
 from renorm.expr.extents import same_extent
-from renorm.expr.nodes import Expr, cast
+from renorm.expr.nodes import Expr, cast, const, promote
 from renorm.te.arguments import checked
 
 
@@ -14,9 +14,15 @@ from renorm.te.arguments import checked
 def matmul(a: te.Tensor, b: te.Tensor, transp_a: bool = False, transp_b: bool = False) -> te.Tensor:
     """a @ b as numpy.matmul: leading axes broadcast, and an operand of rank 1 counts as one row, or one column.
 
-    transp_a, transp_b: the last two axes of that operand stand transposed. 16-bit floats are accumulated in float32.
+    transp_a, transp_b: its last two axes stand transposed. The dtype is that of a + b; 16-bit floats add as float32.
     """
-    return product(a, b, transp_a, transp_b).astype(a.dtype)
+    dtype = joint_dtype(a, b)
+    return product(a, b, transp_a, transp_b, dtypes.compute_dtype(dtype)).astype(dtype)
+
+
+def joint_dtype(a: te.Tensor, b: te.Tensor) -> str:
+    """Return the dtype that a + b would have."""
+    return promote(const(0, a.dtype), const(0, b.dtype))[0].dtype
 
 
 def product(

@@ -15,9 +15,9 @@ from renorm.expr.nodes import Expr, call, select
 from renorm.te import tag
 from renorm.te.arguments import checked
 from renorm.topi import reduction
-from renorm.topi.elementwise import cast, elementwise
+from renorm.topi.elementwise import elementwise
 from renorm.topi.elementwise import relu as relu
-from renorm.topi.linear import matmul
+from renorm.topi.linear import joint_dtype, product
 from renorm.topi.transform import pad as pad
 from renorm.topi.transform import reshape
 
@@ -53,35 +53,35 @@ def flatten(data: te.Tensor) -> te.Tensor:
 
 @checked("topi.nn.")
 def dense(data: te.Tensor, weight: te.Tensor, bias: te.Tensor | None = None, out_dtype: str | None = None) -> te.Tensor:
-    """data[n, k] times weight[m, k] transposed, plus bias[m]; in out_dtype, by default that of data."""
+    """data[n, k] times weight[m, k] transposed, plus bias[m]; in out_dtype, by default that of data + weight."""
     _rank("dense", data=(data, 2, 2), weight=(weight, 2, 2))
-    product = matmul(data, weight, transp_b=True)
-    if out_dtype is not None:
-        product = cast(product, out_dtype)
-    return product if bias is None else product + bias
+    dtype = out_dtype or joint_dtype(data, weight)
+    total = product(data, weight, transp_b=True, wide=dtypes.compute_dtype(dtype)).astype(dtype)
+    return total if bias is None else total + bias
 
 
 @checked("topi.nn.")
 def softmax(x: te.Tensor, axis: int = -1) -> te.Tensor:
     """e^x over its sum along `axis`; the maximum is subtracted first, so that nothing overflows."""
-    shifted = _shifted(x, axis)
-    exponent = elementwise(lambda e: call("exp", e), shifted, name="T_softmax_exp")
-    total = reduction.sum(exponent, axis, True)
+    _, exponent, total = _exponents(x, axis)
     return elementwise(lambda e, t: e / t, exponent, total, name="T_softmax_norm", dtype=x.dtype)
 
 
 @checked("topi.nn.")
 def log_softmax(x: te.Tensor, axis: int = -1) -> te.Tensor:
     """The logarithm of softmax."""
-    shifted = _shifted(x, axis)
-    total = reduction.sum(elementwise(lambda e: call("exp", e), shifted, name="T_softmax_exp"), axis, True)
+    shifted, _, total = _exponents(x, axis)
     return elementwise(lambda e, t: e - call("log", t), shifted, total, name="T_log_softmax", dtype=x.dtype)
 
 
-def _shifted(x: te.Tensor, axis: int) -> te.Tensor:
-    wide = dtypes.compute_dtype(x.dtype)
+def _exponents(x: te.Tensor, axis: int) -> tuple[te.Tensor, te.Tensor, te.Tensor]:
+    """Return x less its maximum along `axis`, e to the power of that, and its sum."""
+    if not dtypes.is_float(wide := dtypes.compute_dtype(x.dtype)):
+        raise OperandError(f"topi.nn: softmax of {x.name}, whose dtype is {x.dtype}", do="cast it to a float first")
     greatest = reduction.reduce("max", x, axis, True)
-    return elementwise(lambda e, m: e - m, x, greatest, name="T_softmax_shift", dtype=wide)
+    shifted = elementwise(lambda e, m: e - m, x, greatest, name="T_softmax_shift", dtype=wide)
+    exponent = elementwise(lambda e: call("exp", e), shifted, name="T_softmax_exp")
+    return shifted, exponent, reduction.sum(exponent, axis, True)
 
 
 @checked("topi.nn.")

@@ -89,8 +89,9 @@ any = _named("any", "max", "Whether some element is true, as numbers other than 
 
 @checked("topi.")
 def mean(data: te.Tensor, axis: Axis = None, keepdims: bool = False) -> te.Tensor:
-    """Sum over count; integers are divided with truncation. NaN over no elements."""
-    total = reduce("sum", data, axis, keepdims)
+    """Sum over count; integers, added in 64 bits, are divided with truncation. NaN over no elements."""
+    wide = "int64" if dtypes.is_int(data.dtype) and data.dtype != "uint64" else None
+    total = reduce("sum", data, axis, keepdims, dtype=wide)
     count = product(data.shape[a] for a in reduced_axes(axis, len(data.shape)))
     return te.compute(
         total.shape,
@@ -127,7 +128,7 @@ def _position(name: str, combiner: str, said: str) -> Callable[..., te.Tensor]:
             if dtypes.is_float(value.dtype):
                 is_best = any_of(is_best, call("isnan", value))
             position = cast(dtype, select(is_best, flat, as_expr(missing)))
-            return Reduce("max" if select_last_index else "min", position, axes)
+            return Reduce("max" if select_last_index else "min", position, axes) if axes else position
 
         shape = reduced_shape(data.shape, gone, keepdims)
         return te.compute(shape, element, name=f"{data.name}_arg{combiner}", tag=tag.COMM_REDUCE)

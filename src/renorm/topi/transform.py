@@ -227,13 +227,7 @@ def strided_slice(
             ["expected at most one number per axis, and no stride of 0"],
         )
     ranges = [
-        range(extent)[
-            slice(
-                begin[k] if k < len(begin) else None,
-                end[k] if k < len(end) else None,
-                steps[k] if k < len(steps) else None,
-            )
-        ]
+        range(extent)[slice(*(given[k] if k < len(given) else None for given in (begin, end, steps)))]
         for k, extent in enumerate(a.shape)
     ]
     return gather_ranges(a, ranges)
