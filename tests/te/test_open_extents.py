@@ -91,6 +91,22 @@ def test_reductions_are_factored(m: int) -> None:
     np.testing.assert_allclose(out, x.sum(1), rtol=1e-4, atol=1e-5)
 
 
+def test_conditions_of_data_in_tiles_that_end_with_extents() -> None:
+    """What a condition reads is guarded by others, not by itself: lowering ended in a RecursionError."""
+    n = te.var("n")
+    a, k = te.placeholder((n, 4), name="a"), te.reduce_axis((0, 4), "k")
+    b = te.compute((n,), lambda i: te.sum(a[i, k], axis=k, where=te.all(k > 0, a[i, k] > 0)), name="b")
+    s = te.create_schedule(b.op)
+    held = s.cache_write(b, "global")
+    outer, _ = s[b].split(b.op.axis[0], factor=3)
+    s[held].compute_at(s[b], outer)
+    f = tvm.build(s, [a, b])
+    for rows in (1, 3, 7):
+        x, out = draw(rows, 4), np.zeros(rows, "float32")
+        f(x, out)
+        np.testing.assert_allclose(out, np.maximum(x[:, 1:], 0).sum(1), rtol=1e-5)
+
+
 def test_numbers_among_the_arguments() -> None:
     n, begin, step = te.var("n"), te.var("begin"), te.var("step")
     a = te.placeholder((n,), name="a")

@@ -200,9 +200,8 @@ class _Lowering:
 
     def _window(self, argument: Tensor) -> Window | None:
         """Return where an argument lies in memory that holds more; None where it lies alone."""
-        if isinstance(argument.op, PlaceholderOp):
-            return argument.op.window
-        return next((stage.window for stage in self.s.stages if stage.tensor is argument), None)
+        found = (stage.window for stage in self.s.stages if stage.tensor is argument)
+        return argument.op.window if isinstance(argument.op, PlaceholderOp) else next(found, None)
 
     def _buffer(self, tensor: Tensor, size: Linear, scope: str) -> Buffer:
         name, count = tensor.name, 0
@@ -272,7 +271,7 @@ class _Lowering:
         if len(conditions) < len(guards):
             moved = self.algebra.value(self._position(t, indices))
             reduced = nest.body.condition if isinstance(nest.body, Reduce) else None
-            own = [] if reduced is None else [c for _, c in self._conjuncts(nest, reduced)]
+            own = [] if reduced is None else [c for _, c in self._conjuncts(nest, reduced, of_memory=False)]
             is_certain = reduced is None and not nest.is_conditional
             if is_certain or last_rows.stays_inside(self.algebra, moved, [*conditions, *own], self.buffers[t]):
                 position = moved
@@ -421,14 +420,14 @@ class _Lowering:
         for g in nest.guards:
             level = max(self._level(loops, g.form), deepest)
             (outside if level < first else rounds).append((level, self._condition(g, g.form)))
-            if level >= first and not g.is_reduce:
-                start.append(g)
+            start += [g] if level >= first and not g.is_reduce else []
         update: Stmt = NOTHING
         if not nest.reduces_nothing:
             if body.condition is not None:
+                rounds += self._conjuncts(nest, body.condition, of_memory=False)
                 inmost = max((level for level, _ in rounds), default=-1)  # what is read lies within all of them
-                found = self._conjuncts(nest, body.condition)
-                rounds += [(max(level, inmost) if reads(c) else level, c) for level, c in found]
+                found = self._conjuncts(nest, body.condition, of_memory=True)
+                rounds += [(max(level, inmost), c) for level, c in found]
             value = combine(body.combiner, Load(buffer, (index,)), nest.terms.value(body.value))
             store = Store(buffer, index, value)
             update = self._loops(loops, store, rounds, idle if lone >= first else (), inside, nest.prefix, first)
@@ -525,11 +524,12 @@ class _Lowering:
         """The number of the innermost loop that a form depends on; -1 for none."""
         return _innermost(loops, self.algebra.free(form))
 
-    def _conjuncts(self, nest: Nest, condition: Expr) -> list[tuple[int, Expr]]:
-        """The parts of a reduction's condition that can fail, each with the loop that it stands in."""
+    def _conjuncts(self, nest: Nest, condition: Expr, of_memory: bool) -> list[tuple[int, Expr]]:
+        """The parts of a reduction's condition that can fail, each with the loop that it stands in: those that read
+        memory, or the others."""
         if isinstance(condition, Binary) and condition.op == "&&":
-            return self._conjuncts(nest, condition.a) + self._conjuncts(nest, condition.b)
-        if nest.terms.decide(condition):
+            return [c for part in (condition.a, condition.b) for c in self._conjuncts(nest, part, of_memory)]
+        if reads(condition) != of_memory or nest.terms.decide(condition):
             return []
         return [(_innermost(nest.loops, nest.terms.variables(condition)), nest.terms.value(condition))]
 
