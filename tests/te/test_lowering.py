@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from renorm import te
+from renorm import te, topi
 from renorm.core.errors import InvalidSchedule
 from renorm.expr.rewrite import loads
 from renorm.tir import interpret, text
@@ -437,6 +437,25 @@ def test_a_tensor_read_twice_is_one_operand(run_on_cpu: Any) -> None:
     x, out = np.arange(4, dtype="float32"), np.zeros(4, "float32")
     run_with(run_on_cpu, te.lower(s, [a, y]), x, out)
     np.testing.assert_array_equal(out, (x + 1) * (x + 1)[::-1])
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8"])
+@pytest.mark.parametrize("filled", ["constant", "reflect"])
+@pytest.mark.parametrize("mode", ["clip", "from_end", "wrap"])
+def test_picks_of_what_is_padded_inline_stay_inside(run_on_cpu: Any, mode: str, filled: str, dtype: str) -> None:
+    """Where a condition, or both sides of a minimum, say of data what the index has; the verifier refused some."""
+    x, picks = te.placeholder((4,), name="X"), te.placeholder((6,), dtype, name="picks")
+    padded = topi.pad(x, (2,), (1,), 9.0, mode=filled)
+    y = topi.take(padded, picks, 0, mode)
+    s = te.create_schedule(y.op)
+    s[padded].compute_inline()
+    v, out = np.arange(4, dtype="f4"), np.zeros(6, "f4")
+    i = np.array([0, 1, 5, 6, 200, 3], dtype) if dtype == "uint8" else np.array([0, -1, 5, -7, 99, -(2**31)], dtype)
+    run_with(run_on_cpu, te.lower(s, [x, picks, y]), v, i, out)
+    wide = i.astype("i8")
+    at = wide % 7 if mode == "wrap" else np.clip(np.where((wide < 0) & (mode == "from_end"), wide + 7, wide), 0, 6)
+    constant, reflected = np.pad(v, (2, 1), constant_values=9), np.pad(v, (2, 1), "reflect")
+    np.testing.assert_array_equal(out, (constant if filled == "constant" else reflected)[at])
 
 
 @pytest.mark.parametrize(("dtype", "divisor"), [("uint8", 3), ("uint16", 1000)])

@@ -13,7 +13,7 @@ verify(kernel, target) checks, and reports all at once,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from math import inf
 
 import numpy as np
@@ -24,10 +24,10 @@ from renorm.core.gpu import facts
 from renorm.core.spans import Span, is_finite, is_within
 from renorm.core.target import Target
 from renorm.expr import mixed_radix
-from renorm.expr.bounds import is_exact, never_wraps
+from renorm.expr.bounds import is_exact, never_wraps, reads
 from renorm.expr.nodes import Binary, Broadcast, Call, Expr, Load, Not, Ramp, Select, Var
 from renorm.expr.rewrite import children as parts_of
-from renorm.expr.rewrite import conjuncts, transform, variables
+from renorm.expr.rewrite import conjuncts, key, transform, variables
 from renorm.expr.rewrite import rebuild as rebuild_expr
 from renorm.expr.rewrite import walk as walk_expr
 from renorm.tir.arithmetic import UFUNCS
@@ -191,9 +191,7 @@ class _Checker:
             predicate = None if predicate is None else _lane(predicate, lane, self._vectors)
         if predicate is not None:
             guarded = _and_in_expression(guarded, predicate)
-        if not guarded.is_reached:
-            return
-        if guarded.intervals().is_within(index, buffer.size):
+        if not guarded.is_reached or guarded.intervals().is_within(index, buffer.size):
             return
         simple = guarded.simplifier()(index)
         if guarded.intervals().is_within(simple, buffer.size):
@@ -204,9 +202,11 @@ class _Checker:
             condition, *ways = parts_of(choices[-1])  # which has none within
             cases = list(zip(ways, (condition, Not(condition)), strict=True))
             if all(never_wraps(way, fact) for way, fact in cases):
+                choice = key(choices[-1])  # which conditions may have, too
                 for way, fact in cases:
-                    chosen = transform(simple, {choices[-1]: way}.get)
-                    self._inside(buffer, chosen, None, _and_in_expression(guarded, fact), what)
+                    given = (simple, *guarded.facts)
+                    chosen, *known = (transform(e, lambda x, way=way: way if key(x) == choice else None) for e in given)
+                    self._inside(buffer, chosen, None, _and_in_expression(guarded.under((*known,)), fact), what)
                 return
         if problem:
             self.problems.append(problem)
@@ -262,18 +262,18 @@ def _without_data(e: Expr, scope: Scope) -> tuple[Expr, Scope]:
     """The index with a variable in the place of each part that memory decides: a number within the part's bounds,
     whatever the data; so a gather's clamped row is tried like the index of a loop.
     """
-    bounds = dict(scope.bounds)
+    bounds, made = dict(scope.bounds), dict[Hashable, Var]()
+
+    def is_of_one(x: Binary) -> bool:  # min(data, 9 - data) is less than either; a clamp has one part of data
+        return x.op in ("min", "max") and all(reads(c) and is_finite(scope.intervals().span(c)) for c in parts_of(x))
 
     def visit(x: Expr) -> Expr:
-        if isinstance(x, Binary) and x.op in ("+", "-", "*", "//", "%"):
+        if isinstance(x, Binary) and (x.op in ("+", "-", "*", "//", "%") or is_of_one(x)):
             return rebuild_expr(x, tuple(visit(c) for c in parts_of(x)))
-        if not any(isinstance(part, Load) for part in walk_expr(x)):
+        if not reads(x) or not is_finite(span := scope.intervals().span(x)):
             return x
-        low, high = span = scope.intervals().span(x)
-        if not is_finite(span):
-            return x
-        data = Var("data", x.dtype)
-        bounds[data] = int(low), int(high)
+        data = made.setdefault(key(x), Var("data", x.dtype))
+        bounds[data] = int(span[0]), int(span[1])
         return data
 
     index = visit(e)
