@@ -159,15 +159,16 @@ def reduce(draw: Any, p: Program, x: te.Tensor) -> te.Tensor:
     reduced = sorted(draw(st.permutations(range(x.ndim)), label="which")[:count])
     combiner = draw(st.sampled_from(["sum", "max", "min"]), label="combiner")
     axes = {d: te.reduce_axis((0, x.shape[d]), name=f"k{d}") for d in reduced}
+    of_positive = combiner == "sum" and draw(st.booleans(), label="where")
 
     def element(*i: Any) -> Any:
         kept = iter(i)
-        return getattr(te, combiner)(
-            x(*(axes[d] if d in axes else next(kept) for d in range(x.ndim))), list(axes.values())
-        )
+        value = x(*(axes[d] if d in axes else next(kept) for d in range(x.ndim)))
+        return getattr(te, combiner)(value, list(axes.values()), where=value > 0 if of_positive else None)
 
     shape = tuple(n for d, n in enumerate(x.shape) if d not in axes)
-    array = getattr(np, combiner)(p.arrays[x], axis=tuple(reduced)).astype(x.dtype)
+    values = np.maximum(p.arrays[x], 0) if of_positive else p.arrays[x]
+    array = getattr(np, combiner)(values, axis=tuple(reduced)).astype(x.dtype)
     return p.add(te.compute(shape, element, name=combiner), np.asarray(array))
 
 
