@@ -203,6 +203,16 @@ def test_reductions_say_what_they_reduce() -> None:
     np.testing.assert_array_equal(evaluate(y, X=x), x[:, 1:3].max(1))
 
 
+@pytest.mark.parametrize(("name", "count"), [("abs", 1), ("sign", 1), ("popcount", 1), ("fmod", 2)])
+def test_functions_of_integers_take_bool(run_on_cpu: Any, name: str, count: int) -> None:
+    """The interpreter of loops ended in a NameError."""
+    x = te.placeholder((2,), "bool", name="X")
+    t = te.compute((2,), lambda i: getattr(te, name)(*[x[i]] * count), name="T")
+    out = np.ones(2, bool)
+    run_on_cpu(te.lower(te.create_schedule(t.op), [x, t]), [np.array([False, True]), out])
+    assert out.tolist() == [False, name != "fmod"]
+
+
 @pytest.mark.parametrize(("combiner", "wanted"), [("sum", [2, 7]), ("prod", [2, 10]), ("max", [2, 5]), ("min", [2, 2])])
 def test_reductions_over_no_axes_are_of_one_element(combiner: str, wanted: list[float]) -> None:
     """They were that element, whatever where= and init= said."""

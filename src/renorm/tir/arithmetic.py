@@ -181,7 +181,7 @@ FUNCTIONS: dict[str, Any] = {
     **{f"_{name}_f32": _rounding(f, np.float32) for name, f in _WIDE.items()},
     **{f"_wrap_{name}": _wrap(name) for name in _INTEGERS},
     **{f"_toint_{name}": _float_to_int(name) for name in _INTEGERS},
-    **{f"_popcount_{name}": _popcount(name) for name in dtypes.INTS},
+    **{f"_popcount_{name}": _popcount(name) for name in (*dtypes.INTS, "bool")},
     **{f"_bitcast_{name}": _bitcast(name, other) for name, other in BITCAST.items()},
 }
 for _name in ("float32", "float64", "float16", "tf32"):
@@ -219,7 +219,7 @@ def call(name: str, dtype: str) -> str:
     if name in ("popcount", "bitcast"):
         return f"_{name}_{dtype}{arguments}"
     if not dtypes.is_float(dtype) and name in _INTEGER:
-        return f"_wrap_{dtype}(_int_{name}{arguments})"
+        return f"{store_function(dtype)}(_int_{name}{arguments})"
     if name in _WIDE:
         return f"_{name}_{'f64' if dtype == 'float64' else 'f32'}{arguments}"
     return f"_{name}{arguments}"
