@@ -275,3 +275,39 @@ def test_the_networks_of_the_benchmark(name: str, zoo: Zoo, tmp_path: Path) -> N
     _assert_same(source, path, exact=False)
     fates = {n.fate for n in report.norms if n.kind == "batch_norm"}
     assert fates <= ({"folded", "kept"} if "ibn" in name else {"folded"})
+
+
+@pytest.mark.parametrize("shape", ["2, 6, 4, 5", "n, 6, h, w", "n, 6"])
+def test_group_norms_of_an_opset_whose_op_is_deprecated(shape: str, tmp_path: Path) -> None:
+    source = model(
+        f"""g (float[{shape}] x) => (float[{shape}] y) <float[3] s = {{1, -2, 3}}, float[3] b = {{4, 5, 6}}>
+      {{ [gn] z = GroupNormalization <num_groups = 3, epsilon = 0.01> (x, s, b) y = Sigmoid(z) }}""",
+        opset=18,
+    )
+    renorm.optimize(source, tmp_path / "out.onnx", reversible=True)
+    _assert_same(source, tmp_path / "out.onnx", exact=False)
+    written = onnx.load(tmp_path / "out.onnx").graph.node
+    assert [n.name for n in written if "z" in n.output] == ["gn"]
+    renorm.unfold(tmp_path / "out.onnx", tmp_path / "back.onnx")
+    assert [n.op_type for n in onnx.load(tmp_path / "back.onnx").graph.node] == ["GroupNormalization", "Sigmoid"]
+
+
+@pytest.mark.parametrize("opset", [13, 17])
+@pytest.mark.parametrize("node", ["BiasGelu(x, s)", "FastGelu(x, s)", "SkipSimplifiedLayerNormalization(x, x, s)"])
+def test_pieces_of_microsofts_ops_that_the_opset_does_not_have(node: str, opset: int, tmp_path: Path) -> None:
+    body = f"g (float[n, 5, 3] x) => (float[n, 5, 3] y) <float[3] s = {{1, -2, 3}}> {{ y = com.microsoft.{node} }}"
+    source = model(body, opset=opset)
+    source.opset_import.add(domain="com.microsoft", version=1)
+    renorm.optimize(source, tmp_path / "out.onnx")
+    _assert_same(source, tmp_path / "out.onnx", exact=False)
+
+
+def test_swish_before_its_opset() -> None:
+    g = Graph("built")
+    x = g.input("x", "float32", (2, 3))
+    g.outputs = [renorm.ops.swish(x, alpha=1.5)]
+    written = write(g)
+    assert [n.op_type for n in written.graph.node] == ["Mul", "Sigmoid", "Mul"]
+    given = np.array([[-3, -1, 0], [0.5, 2, 40]], np.float32)
+    expected = given / (1 + np.exp(-1.5 * given.astype(float)))
+    np.testing.assert_allclose(onnx_runtime.run(onnx_runtime.session(written), {"x": given})[0], expected, rtol=1e-5)

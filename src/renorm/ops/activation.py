@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from renorm.core import dtypes
 from renorm.expr.nodes import Expr, call, const, maximum, minimum, select
 from renorm.graph.attributes import Attribute, Float, String
+from renorm.graph.ir import Node
 from renorm.graph.op import OpDef
+from renorm.ops.shared.composite import apply
 from renorm.ops.shared.family import HOMOGENEOUS
 from renorm.ops.unary import erf, unary
 from renorm.topi import formulas
@@ -35,6 +38,25 @@ def _gelu_numpy(op: Any, x: Any) -> Any:
     if op.approximate == "none":
         return x * (1 + erf(x / np.sqrt(2))) / 2
     return x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2
+
+
+def _gelu_in_onnx(op: Any, node: Node) -> Any:
+    """Before opset 20."""
+    (x,) = node.operands
+    half, one, root, cubic = (np.asarray(f, dtypes.numpy_dtype(x.dtype)) for f in (0.5, 1, np.sqrt(0.5), 0.044715))
+    if op.approximate == "none":
+        inside = apply("erf", apply("mul", x, root))
+    else:
+        cube = apply("mul", apply("mul", apply("mul", x, x), x), cubic)
+        inside = apply("tanh", apply("mul", apply("add", x, cube), np.asarray(np.sqrt(2 / np.pi), half.dtype)))
+    return apply("mul", apply("mul", x, half), apply("add", inside, one))
+
+
+def _swish_in_onnx(op: Any, node: Node) -> Any:
+    """Before opset 24."""
+    (x,) = node.operands
+    scaled = x if op.alpha == 1 else apply("mul", x, np.asarray(op.alpha, dtypes.numpy_dtype(x.dtype)))
+    return apply("mul", x, apply("sigmoid", scaled))
 
 
 def _hard_sigmoid(op: Any, x: Expr) -> Expr:
@@ -114,6 +136,7 @@ TABLE: Sequence[type[OpDef]] = [
         lambda op, x: x * np.exp(-np.logaddexp(0, -op.alpha * x)),
         {"alpha": Float(1.0)},
         onnx=24,
+        in_onnx=_swish_in_onnx,
         tried=({}, {"alpha": 1.702}),
     ),
     activation(
@@ -123,6 +146,7 @@ TABLE: Sequence[type[OpDef]] = [
         _gelu_numpy,
         {"approximate": String("none", among=("none", "tanh"))},
         onnx=20,
+        in_onnx=_gelu_in_onnx,
         tried=({}, {"approximate": "tanh"}),
     ),
 ]

@@ -6,14 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from renorm.core.dims import take
+from renorm.core import dtypes
+from renorm.core.dims import size, take
 from renorm.core.errors import OperandError, UnsupportedOp
 from renorm.graph.attributes import Float, Int
+from renorm.graph.ir import Node
 from renorm.graph.op import OnnxNode, Reject, Sample
 from renorm.graph.types import Operand, bf16, f16, f32, f64
 from renorm.ops.shared import builders
+from renorm.ops.shared.composite import apply
 from renorm.ops.shared.groups import AffineGroupNorm
-from renorm.ops.shared.reshaping import reshaped
+from renorm.ops.shared.reshaping import reshaped, reshaped_like, reshaped_to
 
 
 class GroupNorm(AffineGroupNorm):
@@ -49,6 +52,15 @@ class GroupNorm(AffineGroupNorm):
                 )
             parameters = [_per_channel(p, groups, channels) for p in parameters]
         return cls(**chosen)(x, *parameters, name=node.name)
+
+    def in_onnx(self, node: Node) -> Any:
+        """Before opset 21 as instance norm between reshapes: the op of opset 18 is deprecated, its scale per group."""
+        x, *parameters = node.operands
+        ones = np.ones(self.num_groups, dtypes.numpy_dtype(x.dtype))
+        rows = reshaped_to(x, (x.shape[0], self.num_groups, size(x.shape[1:]) // self.num_groups))
+        y = builders.find("instance_norm")(rows, ones, ones * 0, epsilon=self.epsilon, name=node.name)
+        scale, bias = (reshaped(p, -1, *[1] * (x.rank - 2)) for p in parameters)
+        return apply("add", apply("mul", reshaped_like(y, x), scale), bias)
 
     samples = [
         Sample(f32[2, 6, 5, 7], f32[6], f32[6], num_groups=3),

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from renorm import te
-from renorm.core.dtypes import FLOATS, compute_dtype
+from renorm.core.dtypes import FLOATS, compute_dtype, numpy_dtype
 from renorm.core.shapes import normalize_axis
+from renorm.graph.ir import Node
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import bf16, f16, f32, f64
 from renorm.ops.layer_norm import LastAxesNorm
+from renorm.ops.shared.composite import apply
 from renorm.ops.shared.folding import is_known
 from renorm.ops.shared.moments import ACCUMULATOR, average, inverse_root, statistic
 from renorm.ops.shared.precision import spread, wide
@@ -32,6 +34,16 @@ class RmsNorm(LastAxesNorm):
         if shift is not None or not is_known(scale):
             return f"{self.name} has no bias" if shift is not None else f"the scale of {self.name} is not a constant"
         return self, [x, scale if k is None else scale * k.reshape(-1, *[1] * (x.rank - 1 - axis))]
+
+    def in_onnx(self, node: Node) -> Any:
+        """Before opset 23, with the mean in the dtype that sums have."""
+        x, scale = node.operands
+        dtype, axes = compute_dtype(x.dtype), range(normalize_axis(self.axis, x.rank), x.rank)
+        wide_x = x if x.dtype == dtype else apply("cast", x, to=dtype)
+        mean = apply("reduce_mean", apply("mul", wide_x, wide_x), axes=tuple(axes))
+        root = apply("sqrt", apply("add", mean, np.asarray(self.epsilon, numpy_dtype(dtype))))
+        y = apply("div", wide_x, root)
+        return apply("mul", y if scale.dtype == dtype else apply("cast", y, to=scale.dtype), scale)
 
     def compute(self, x: te.Tensor, scale: te.Tensor) -> te.Tensor:
         first = normalize_axis(self.axis, x.ndim)

@@ -37,6 +37,7 @@ def unary(
     onnx_ignored: Sequence[str] = (),
     commutes: str = "",
     magnifies: bool = False,
+    in_onnx: Callable[..., Any] = OpDef.in_onnx,
     module: str = __name__,
 ) -> type[OpDef]:
     """element, numpy: functions of x, or, with attributes, of the op and x. tried: values of attributes in samples.
@@ -65,6 +66,7 @@ def unary(
         commutes=commutes,
         element=element if attributes else method(element),
         numpy=numpy if attributes else method(numpy),
+        in_onnx=in_onnx,
         known_element=None if exact is None else staticmethod(exact),
         samples=samples,
         rejects=[

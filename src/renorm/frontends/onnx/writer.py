@@ -86,27 +86,36 @@ def vocabulary(graph: Graph, path: str | os.PathLike[str]) -> Callable[[str], bo
     opset = provenance.opsets.get("", 0)
 
     def is_there(op_type: str) -> bool:
-        if opset < _OF_RUNTIME.get(op_type, 0) or not onnx.defs.has(op_type, opset):
-            return False
-        return not onnx.defs.get_schema(op_type, opset).deprecated
+        return opset >= _OF_RUNTIME.get(op_type, 0) and _is_current(op_type, opset)
 
     return lambda op: any(is_there(key) for key in registry.find(op).onnx if "::" not in key)
 
 
+def _is_current(op_type: str, opset: int) -> bool:
+    return onnx.defs.has(op_type, opset) and not onnx.defs.get_schema(op_type, opset).deprecated
+
+
 def _spelled(graph: Graph) -> Graph:
-    """Return the graph with ops in the place of nodes that ONNX says by these."""
+    """Return the graph with ops in the place of nodes that ONNX says by these, where it has no op."""
     told = any(v.readers for v in graph.extents.values())
     if not told and all(type(n.op).in_onnx is OpDef.in_onnx for n in graph.nodes):
         return graph
     graph = graph.copy()
     _compute_extents(graph)
+    writer = _Writer(graph)
     for node in [*graph.nodes]:
+        if type(node.op).in_onnx is OpDef.in_onnx or writer.node(node) is not None:
+            continue
         with graph.at(node, node.origin):
-            results = node.op.in_onnx(node)
-        if results is not None:
-            for old, new in zip(node.outputs, results if isinstance(results, list) else [results], strict=True):
+            made = node.op.in_onnx(node)
+        if made is not None:
+            results = made if isinstance(made, list) else [made]
+            for old, new in zip(node.outputs, results, strict=True):
+                if not graph.is_output(old):
+                    graph.swap_names(old, new)
                 graph.replace(old, new)
             graph.discard([node])
+            graph.rename_node(results[0].producer, node.name)
     return graph
 
 
@@ -145,7 +154,7 @@ class _Writer:
         self.read = {v for n in graph.nodes for v in n.inputs if v is not None} | set(graph.outputs)
 
     def model(self) -> ModelProto:
-        tried = [(n, self._node(n)) for n in self.graph.nodes]
+        tried = [(n, self.node(n)) for n in self.graph.nodes]
         written = [(n, proto) for n, proto in tried if proto is not None or not self._computed(n)]
         for v in self.graph.outputs:
             if v.is_constant:
@@ -205,7 +214,8 @@ class _Writer:
 
     # --- nodes ---------------------------------------------------------------------------------------------------
 
-    def _node(self, node: Node) -> NodeProto | None:
+    def node(self, node: Node) -> NodeProto | None:
+        """Return a node as ONNX says it; None where it cannot."""
         form = self.provenance.forms.get(node.name)
         if form is not None and form.op == node.op and form.present == tuple(v is not None for v in node.inputs):
             written = NodeProto(op_type=form.op_type, name=node.name, domain=form.domain)
@@ -440,17 +450,17 @@ def _is_misjudged(node: NodeProto) -> bool:
 
 def _check(model: ModelProto, path: Path | None) -> None:
     """Ask onnx whether the model is valid, types included; if not, that is a fault of renorm. Ops that the model's
-    opset does not have yet stand in it because its source has them, and are passed over."""
+    opset does not have yet, or any more, stand in it because its source has them, and are passed over."""
     opset = next((o.version for o in model.opset_import if not o.domain), 0)
-    early = [n for n in model.graph.node if not n.domain and not onnx.defs.has(n.op_type, opset)]
-    if early and path is None:
+    others = [i for i, n in enumerate(model.graph.node) if not n.domain and not _is_current(n.op_type, opset)]
+    if others and path is None:
         checked = ModelProto()
         checked.CopyFrom(model)
-        for n in checked.graph.node:
-            n.domain = "early" if not n.domain and not onnx.defs.has(n.op_type, opset) else n.domain
-        checked.opset_import.add(domain="early", version=1)
+        for i in others:
+            checked.graph.node[i].domain = "other"
+        checked.opset_import.add(domain="other", version=1)
         model = checked
-    elif early:
+    elif others:
         return
     try:
         try:

@@ -95,15 +95,15 @@ class OverTime(Cells):
         return (axes[1], axes[0]) if self.layout else (axes[0], axes[1])
 
     def to_onnx(self, node: Node, opset: int) -> tuple[str, dict[str, Any], list[Any]] | None:
-        """Runtimes ask for hidden_size."""
+        """Runtimes ask for hidden_size, and have kernels for layout 0 alone."""
         said, r = super().to_onnx(node, opset), node.operands[2]
-        if said is None or not isinstance(r.shape[2], int):
+        if said is None or self.layout or not isinstance(r.shape[2], int):
             return None
         op_type, written, operands = said
         return op_type, {**written, "hidden_size": r.shape[2]}, operands
 
     def in_onnx(self, node: Node) -> Any:
-        """Times come first: ONNX Runtime has kernels for no other layout."""
+        """With times first."""
         if not self.layout:
             return None
 
