@@ -302,12 +302,13 @@ def test_pieces_of_microsofts_ops_that_the_opset_does_not_have(node: str, opset:
     _assert_same(source, tmp_path / "out.onnx", exact=False)
 
 
-def test_swish_before_its_opset() -> None:
+def test_ops_that_onnx_says_by_others() -> None:
     g = Graph("built")
     x = g.input("x", "float32", (2, 3))
-    g.outputs = [renorm.ops.swish(x, alpha=1.5)]
+    g.outputs = [renorm.ops.swish(x, alpha=1.5), renorm.ops.rsqrt(x)]
     written = write(g)
-    assert [n.op_type for n in written.graph.node] == ["Mul", "Sigmoid", "Mul"]
-    given = np.array([[-3, -1, 0], [0.5, 2, 40]], np.float32)
-    expected = given / (1 + np.exp(-1.5 * given.astype(float)))
-    np.testing.assert_allclose(onnx_runtime.run(onnx_runtime.session(written), {"x": given})[0], expected, rtol=1e-5)
+    assert [n.op_type for n in written.graph.node] == ["Mul", "Sigmoid", "Mul", "Sqrt", "Reciprocal"]
+    given = np.array([[3, 1, 0.1], [0.5, 2, 40]], np.float32)
+    swish, rsqrt = onnx_runtime.run(onnx_runtime.session(written), {"x": given})
+    np.testing.assert_allclose(swish, given / (1 + np.exp(-1.5 * given.astype(float))), rtol=1e-5)
+    np.testing.assert_allclose(rsqrt, 1 / np.sqrt(given), rtol=1e-6)

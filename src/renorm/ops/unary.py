@@ -14,6 +14,7 @@ from renorm.expr.nodes import Expr, Not, any_of, call, const, maximum, minimum
 from renorm.graph.attributes import Attribute, Bool
 from renorm.graph.op import OpDef, Reject, Sample
 from renorm.graph.types import boolean, f16, f32, f64, i8, i32, i64
+from renorm.ops.shared.composite import apply
 from renorm.ops.shared.exact import Ratio
 from renorm.ops.shared.family import HOMOGENEOUS, Elementwise, entry, method
 from renorm.topi import formulas
@@ -113,7 +114,15 @@ TABLE = [
     unary("Exp", "y = e^x", intrinsic("exp"), np.exp, magnifies=True),
     unary("Log", "y = ln x", intrinsic("log"), np.log, domain=(0.01, 9)),
     unary("Sqrt", "y = x^(1/2)", intrinsic("sqrt"), np.sqrt, domain=(0, 9)),
-    unary("Rsqrt", "y = x^(-1/2)", intrinsic("rsqrt"), lambda x: 1 / np.sqrt(x), domain=(0.1, 9), onnx={}),
+    unary(
+        "Rsqrt",
+        "y = x^(-1/2)",
+        intrinsic("rsqrt"),
+        lambda x: 1 / np.sqrt(x),
+        domain=(0.1, 9),
+        onnx={},
+        in_onnx=lambda op, node: apply("reciprocal", apply("sqrt", node.operands[0])),
+    ),
     unary("Reciprocal", "y = 1 / x", lambda x: const(1.0, x.dtype) / x, lambda x: 1 / x, domain=(0.1, 9)),
     unary("Floor", "y = the greatest integer not above x", intrinsic("floor"), np.floor, exact=_floor),
     unary("Ceil", "y = the least integer not below x", intrinsic("ceil"), np.ceil, exact=_ceil),
