@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -49,16 +51,20 @@ def check(
     domain: str = MICROSOFT,
     **attributes: Any,
 ) -> None:
-    """Compare what renorm and ONNX Runtime compute."""
+    """Compare what renorm and ONNX Runtime compute, and what the latter does of the file that renorm writes."""
     held = model(op_type, operands, outputs, domain, attributes)
     given = {f"x{n}": a for n, a in enumerate(operands) if a is not None}
     expected = onnx_runtime.run(held, given)
     module = renorm.compile(held)
     got = module.run(*[given[v.name] for v in module.inputs])
-    assert len(got) == len(expected)
-    for a, b in zip(got, expected):
-        assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+    with TemporaryDirectory() as folder:
+        renorm.optimize(held, path := Path(folder, "written.onnx"))
+        written = onnx_runtime.run(onnx.load(path), given)
+    for found in (got, written):
+        assert len(found) == len(expected)
+        for a, b in zip(found, expected):
+            assert (a.shape, a.dtype) == (b.shape, b.dtype)
+            np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
 
 
 def run(op_type: str, operands: Sequence[Any], outputs: int, **attributes: Any) -> list[np.ndarray]:

@@ -74,6 +74,10 @@ def is_of_both_signs(case: OneNode) -> bool:
     return onnx_runtime.SATURATES and {np.dtype(np.uint8), np.dtype(np.int8)} <= {a.dtype for a in case.arrays}
 
 
+def has_a_sequence_of_no_steps(case: OneNode) -> bool:
+    return any(a.dtype.kind == "i" and not a.all() for a in case.arrays)
+
+
 MAXIMA = {"arg_max", "arg_min", "global_max_pool", "max_pool", "reduce_max", "reduce_min"}
 NORMS = {"batch_norm", "instance_norm", "layer_norm", "group_norm", "rms_norm"}
 INTEGER = {"conv_integer", "matmul_integer", "qlinear_conv", "qlinear_matmul"}
@@ -88,6 +92,7 @@ DIFFERENT: list[tuple[set[str], Callable[[OneNode], bool], str]] = [
     ({"shrink"}, is_double, "computes with float32"),
     ({"reduce_mean"}, lambda case: any(a.size == 0 for a in case.arrays), "gives 0 for the mean of nothing"),
     ({"gru", "lstm", "rnn"}, lambda case: any(a.size == 0 for a in case.arrays), "ends the process"),
+    ({"gru", "lstm", "rnn"}, has_a_sequence_of_no_steps, "gives 0, not the state that it begins with"),
     ({"random_normal_like", "random_uniform_like"}, lambda case: True, "draws others"),
     ({"cast"}, lambda case: dtypes.is_stored(case.graph.outputs[0].dtype), "hands out bytes"),
     ({"resize"}, is_resize_of_integers, "drops fractions of integers, and wraps what stands outside"),

@@ -21,6 +21,7 @@ from renorm.graph.types import Operand, bf16, boolean, f16, f32, f64
 from renorm.ops.shared import onnx_attention
 from renorm.ops.shared.attending import Weighing, attended
 from renorm.ops.shared.attending_in_pairs import attended_in_pairs, pays, suits
+from renorm.ops.shared.attending_nodes import AFTER_SOFTCAP, mixture, scores
 from renorm.ops.shared.precision import rounded
 
 PANELS: dict[str, Any] = {"multiplied_as": "bfloat16", "in_panels": True}
@@ -102,6 +103,14 @@ class Attention(OpDef):
         is_plain = self.weight == 1 and self.masked == -math.inf and self.multiplied_as is None
         attributes = {"scale": self.scale, **({"softcap": self.softcap} if self.softcap else {})}
         return ("Attention", attributes, list(node.inputs)) if says and is_plain else None
+
+    def in_onnx(self, node: Node) -> Any:
+        """Before opset 23, and what its op does not say."""
+        if self.multiplied_as or node.output.rank != 4:
+            return None
+        q, k, v, mask = node.operands
+        s = scores(q, k, None, self.scale, self.softcap, AFTER_SOFTCAP)
+        return mixture(s, v, mask, self.weight, self.masked, self.nan_is_zero, self.empty_is_zero)
 
     def rounded(self, node: Node, dtype: str, machine: Target) -> OpDef | None:
         q, k, v = (x.shape for x in node.inputs[:3] if x is not None)

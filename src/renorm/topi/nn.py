@@ -14,10 +14,9 @@ from renorm.expr import nodes
 from renorm.expr.nodes import Expr, call, select
 from renorm.te import tag
 from renorm.te.arguments import checked
-from renorm.topi import reduction
+from renorm.topi import linear, reduction
 from renorm.topi.elementwise import elementwise
 from renorm.topi.elementwise import relu as relu
-from renorm.topi.linear import joint_dtype, product
 from renorm.topi.transform import pad as pad
 from renorm.topi.transform import reshape
 
@@ -55,8 +54,8 @@ def flatten(data: te.Tensor) -> te.Tensor:
 def dense(data: te.Tensor, weight: te.Tensor, bias: te.Tensor | None = None, out_dtype: str | None = None) -> te.Tensor:
     """data[n, k] times weight[m, k] transposed, plus bias[m]; in out_dtype, by default that of data + weight."""
     _rank("dense", data=(data, 2, 2), weight=(weight, 2, 2))
-    dtype = out_dtype or joint_dtype(data, weight)
-    total = product(data, weight, transp_b=True, wide=dtypes.compute_dtype(dtype)).astype(dtype)
+    dtype = out_dtype or linear.joint_dtype(data, weight)
+    total = linear.product(data, weight, transp_b=True, wide=dtypes.compute_dtype(dtype)).astype(dtype)
     return total if bias is None else total + bias
 
 

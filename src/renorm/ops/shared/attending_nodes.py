@@ -124,6 +124,29 @@ def scores(q: Any, k: Any, mask: Any, scale: float, softcap: float, stage: int) 
     return _as(q, find("softmax")(y, axis=-1) if stage >= AFTER_SOFTMAX else y)
 
 
+def mixture(s: Any, v: Any, mask: Any, weight: float, hidden: float, nan_is_zero: bool, empty_is_zero: bool) -> Any:
+    """Return values mixed by scores, which a mask changes: of numbers, weight times which are added, or of truth
+    values, where those that it does not take are `hidden`. nan_is_zero, empty_is_zero: as Attention has them."""
+    find = builders.find
+
+    def number(x: float) -> np.ndarray[Any, Any]:
+        return np.asarray(x, numpy_dtype(s.dtype))
+
+    if mask is not None and mask.dtype == "bool":
+        s = find("where")(mask, s, number(hidden))
+    elif mask is not None:
+        added = _as(s, mask)
+        s = find("add")(s, added if weight == 1 else find("mul")(added, number(weight)))
+    w = find("softmax")(s, axis=-1)
+    if nan_is_zero:
+        w = find("where")(find("isnan")(w), number(0), w)
+    elif empty_is_zero and mask is not None:
+        w = find("where")(find("equal")(find("reduce_max")(s, axes=(-1,)), number(-math.inf)), number(0), w)
+    is_whole = v.shape[1] == s.shape[1]
+    y = find("matmul")(w if is_whole else reshaped(w, 0, v.shape[1], -1, v.shape[2]), v)
+    return y if is_whole else reshaped_to(y, (*s.shape[:3], v.shape[3]))
+
+
 def _as(q: Any, y: Any) -> Any:
     return y if y.dtype == q.dtype else builders.find("cast")(y, to=q.dtype)
 

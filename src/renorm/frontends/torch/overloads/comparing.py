@@ -70,10 +70,8 @@ for _name, _of_truth_values, _of_integers in (
     ("or", ops.logical_or, ops.bitwise_or),
     ("xor", ops.logical_xor, ops.bitwise_xor),
 ):
-    _kinds = ("Tensor", "Scalar", "Scalar_Tensor")
-    reads(*(f"{n}.{kind}" for n in (f"bitwise_{_name}", f"__{_name}__") for kind in _kinds))(
-        _bitwise(_of_truth_values, _of_integers)
-    )
+    _names = [f"bitwise_{_name}.{kind}" for kind in ("Tensor", "Scalar", "Scalar_Tensor")]
+    reads(*_names, f"__{_name}__.Tensor", f"__{_name}__.Scalar")(_bitwise(_of_truth_values, _of_integers))
 reads("bitwise_not")(_bitwise(ops.logical_not, ops.bitwise_not))
 
 

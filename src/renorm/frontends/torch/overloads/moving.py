@@ -206,7 +206,7 @@ def _padded(c: Call, x: Value, pad: Sequence[Dim], mode: str, value: Number) -> 
         return x
     axes = [x.rank - 1 - i for i in range(len(pad) // 2)]
     cut = [-p if mode != "constant" and isinstance(p, int) and p < 0 else 0 for p in pad]
-    given = [p + n for p, n in zip(pad, cut)]
+    given = [0 if n else p for p, n in zip(pad, cut)]
     pads = c.integers([*given[::2], *given[1::2]])
     number = c.number(value, x.dtype) if mode == "constant" else None
     held = x if mode == "circular" else ops.pad(x, pads, number, np.array(axes), mode=_MODES[mode])
