@@ -331,9 +331,8 @@ def test_zeros_that_are_known_divided_by_a_condition(dtype: str) -> None:
     lanes = 8
     c, d, z = Buffer("c", "bool", lanes), Buffer("d", "bool", lanes), Buffer("z", dtype, lanes)
     lane = Ramp(const(0), const(1), lanes)
-    spread = lambda value: Broadcast(value, lanes)  # noqa: E731
-    is_odd = Binary("==", Binary("%", lane, spread(const(2))), spread(const(1)))
-    zero, one = spread(Const(0, dtype)), spread(Const(1, dtype))
+    is_odd = Binary("==", Binary("%", lane, Broadcast(const(2), lanes)), Broadcast(const(1), lanes))
+    zero, one = (Broadcast(Const(n, dtype), lanes) for n in (0, 1))
     top = Select(Load(d, [lane]), zero, Select(is_odd, one, zero))
     chosen = Select(is_odd, Load(d, [lane]), Load(c, [lane]))
     kernel = program("k", (c, d, z), Store(z, lane, Binary("/", top, Cast(dtype, chosen))))

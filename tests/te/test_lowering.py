@@ -443,7 +443,7 @@ def test_a_tensor_read_twice_is_one_operand(run_on_cpu: Any) -> None:
 @pytest.mark.parametrize("filled", ["constant", "reflect"])
 @pytest.mark.parametrize("mode", ["clip", "from_end", "wrap"])
 def test_picks_of_what_is_padded_inline_stay_inside(run_on_cpu: Any, mode: str, filled: str, dtype: str) -> None:
-    """Where a condition, or both sides of a minimum, say of data what the index has; the verifier refused some."""
+    """Accept indices whose bound a condition, or both sides of a minimum, says of data; the verifier refused some."""
     x, picks = te.placeholder((4,), name="X"), te.placeholder((6,), dtype, name="picks")
     padded = topi.pad(x, (2,), (1,), 9.0, mode=filled)
     y = topi.take(padded, picks, 0, mode)

@@ -92,7 +92,7 @@ def test_reductions_are_factored(m: int) -> None:
 
 
 def test_conditions_of_data_in_tiles_that_end_with_extents() -> None:
-    """What a condition reads is guarded by others, not by itself: lowering ended in a RecursionError."""
+    """Guard what a condition reads by others, not by itself: lowering ended in a RecursionError."""
     n = te.var("n")
     a, k = te.placeholder((n, 4), name="a"), te.reduce_axis((0, 4), "k")
     b = te.compute((n,), lambda i: te.sum(a[i, k], axis=k, where=te.all(k > 0, a[i, k] > 0)), name="b")

@@ -139,7 +139,7 @@ def _masked_fill(c: Call, x: Value, mask: Value, value: Operand) -> Any:
 
 @reads("bucketize.Tensor", "bucketize.Scalar")
 def _bucketize(c: Call, x: Operand, boundaries: Value, *, out_int32: bool = False, right: bool = False) -> Any:
-    return _places(c, boundaries, x, right)
+    return c.cast(places_among(c, boundaries, x, right), c.dtype)
 
 
 @reads("searchsorted.Tensor", "searchsorted.Scalar")
@@ -155,10 +155,10 @@ def _searchsorted(
 ) -> Any:
     if sorter is not None:
         raise UnsupportedOp("numbers are searched for in another order (sorter)")
-    return _places(c, boundaries, x, side == "right" if side else right)
+    return c.cast(places_among(c, boundaries, x, side == "right" if side else right), c.dtype)
 
 
-def _places(c: Call, boundaries: Value, x: Operand, right: bool) -> Value:
+def places_among(c: Call, boundaries: Value, x: Operand, right: bool) -> Value:
     """Return how many sorted boundaries are below each number, or equal to it (right); NaN is above all."""
     a, b = c.promoted(boundaries, x)
     if a.rank != 1 and a.shape[:-1] != b.shape[:-1]:
@@ -166,4 +166,4 @@ def _places(c: Call, boundaries: Value, x: Operand, right: bool) -> Value:
     each = ops.unsqueeze(b, axes=(b.rank,))
     held = a if a.rank == 1 else ops.unsqueeze(a, axes=(a.rank - 1,))
     is_above = ops.greater(held, each) if right else ops.greater_or_equal(held, each)
-    return ops.reduce_sum(c.cast(ops.logical_not(is_above), c.dtype), axes=(b.rank,), keepdims=False)
+    return ops.reduce_sum(c.cast(ops.logical_not(is_above), "int64"), axes=(b.rank,), keepdims=False)

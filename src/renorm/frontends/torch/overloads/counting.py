@@ -109,8 +109,8 @@ def _bincount(c: Call, x: Value, weights: Given = None, minlength: Dim = 0) -> A
 
 @reads("histc")
 def _histc(c: Call, x: Value, bins: int = 100, min: float = 0, max: float = 0) -> Any:
-    """How many elements fall into each of equal parts from min to max, which is in the last one; where these are the
-    same, from the least element to the greatest, and if these are the same from one less to one more."""
+    """Count the elements in each of equal parts from min to max, which is in the last one; where these are the same,
+    from the least element to the greatest, and if these are the same from one less to one more."""
     flat = c.flat(x)
     if min != max:
         low, high = c.number(min, x.dtype), c.number(max, x.dtype)
