@@ -14,6 +14,7 @@ from renorm.graph.ir import Node
 from renorm.graph.op import OUT_ELEMENTWISE_FUSABLE, Demand, OpDef, Reject, Sample
 from renorm.graph.types import Operand, TensorType, f16, f32, f64, i32, i64
 from renorm.ops.gather import INDICES, check_indices, within
+from renorm.ops.shared.composite import apply
 from renorm.topi.linear import product
 
 
@@ -35,6 +36,10 @@ class GatherMatmul(OpDef):
 
     def rows_axis(self, index: int, operands: Sequence[TensorType | None]) -> int | None:
         return 1 if index == 1 else None
+
+    def in_onnx(self, node: Node) -> Any:
+        x, w, indices = node.operands
+        return apply("matmul", x, apply("gather", w, indices))
 
     def compute(self, x: te.Tensor, w: te.Tensor, indices: te.Tensor) -> te.Tensor:
         return product(x, topi.take(w, indices, 0, "from_end")).astype(x.dtype)

@@ -11,6 +11,7 @@ from renorm.core.errors import OperandError
 from renorm.graph.attributes import Bool, Float, Int
 from renorm.graph.op import OnnxNode
 from renorm.ops.shared.composite import Composite, apply
+from renorm.ops.shared.few_bits import check_bits, dequantized, unpacked
 
 
 def _scaled(total: Any, scale: Any, bias: Any) -> Any:
@@ -84,19 +85,15 @@ class MatmulNbits(Composite):
         a, b, scales, zeros, places, bias = operands
         if any(v is not None and v.data is None for v in (b, scales, zeros, places)):
             raise OperandError(f"{node.op_type}: weights, scales and zero points must be constants")
-        if self.bits not in (2, 4, 8):
-            raise OperandError(f"{node.op_type}: bits = {self.bits} is none of 2, 4 and 8")
+        check_bits(node, self.bits)
         blocks = -(-self.depth // self.block_size)
         self._check(node, blocks, *(None if v is None else v.data for v in (b, scales, zeros, places)))
-        q = self._unpacked(b.data.reshape(self.columns, -1))[:, : self.depth].astype(np.float32)
         at = np.arange(self.depth) // self.block_size if places is None else places.data.reshape(-1)[: self.depth]
-        zero = np.float32(2 ** (self.bits - 1))
-        if zeros is not None:
-            held = zeros.data.reshape(self.columns, -1)
-            held = self._unpacked(held)[:, :blocks] if held.dtype == np.uint8 else held
-            zero = held.astype(np.float32)[:, at]
-        step = scales.data.reshape(self.columns, blocks).astype(np.float32)[:, at]
-        weight = ((q - zero) * step).T.astype(numpy_dtype(a.dtype))
+        held = zeros if zeros is None else zeros.data.reshape(self.columns, -1)
+        if held is not None and held.dtype == np.uint8:
+            held = unpacked(held, self.bits)
+        packed, steps = b.data.reshape(self.columns, -1), scales.data.reshape(self.columns, blocks)
+        weight = dequantized(packed, self.bits, steps, held, at).T.astype(numpy_dtype(a.dtype))
         y = apply("matmul", a, np.ascontiguousarray(weight))
         return y if bias is None else apply("add", y, bias)
 
@@ -116,8 +113,3 @@ class MatmulNbits(Composite):
             wrong.append(f"g_idx must say for each of {self.depth} which of {blocks} blocks")
         if wrong:
             raise OperandError(f"{node.op_type}: constants do not fit K = {self.depth}, N = {self.columns}", wrong)
-
-    def _unpacked(self, held: Any) -> Any:
-        """Return integers of `bits` bits, of which a byte has several, the lowest ones first."""
-        parts = [held >> shift & (2**self.bits - 1) for shift in range(0, 8, self.bits)]
-        return np.stack(parts, axis=-1).reshape(len(held), -1)

@@ -11,6 +11,7 @@ from renorm.core.errors import UnsupportedOp
 from renorm.frontends.torch.call import Call, Given, Operand
 from renorm.frontends.torch.overloads.table import reads
 from renorm.graph.ir import Value
+from renorm.ops.shared.grouped_rows import places_among
 
 
 def _compared(op: Callable[..., Any]) -> Any:
@@ -139,7 +140,7 @@ def _masked_fill(c: Call, x: Value, mask: Value, value: Operand) -> Any:
 
 @reads("bucketize.Tensor", "bucketize.Scalar")
 def _bucketize(c: Call, x: Operand, boundaries: Value, *, out_int32: bool = False, right: bool = False) -> Any:
-    return c.cast(places_among(c, boundaries, x, right), c.dtype)
+    return c.cast(_places_among(c, boundaries, x, right), c.dtype)
 
 
 @reads("searchsorted.Tensor", "searchsorted.Scalar")
@@ -155,15 +156,11 @@ def _searchsorted(
 ) -> Any:
     if sorter is not None:
         raise UnsupportedOp("numbers are searched for in another order (sorter)")
-    return c.cast(places_among(c, boundaries, x, side == "right" if side else right), c.dtype)
+    return c.cast(_places_among(c, boundaries, x, side == "right" if side else right), c.dtype)
 
 
-def places_among(c: Call, boundaries: Value, x: Operand, right: bool) -> Value:
-    """Return how many sorted boundaries are below each number, or equal to it (right); NaN is above all."""
+def _places_among(c: Call, boundaries: Value, x: Operand, right: bool) -> Value:
     a, b = c.promoted(boundaries, x)
     if a.rank != 1 and a.shape[:-1] != b.shape[:-1]:
         raise UnsupportedOp(f"numbers {b.type} are searched for in {a.type}")
-    each = ops.unsqueeze(b, axes=(b.rank,))
-    held = a if a.rank == 1 else ops.unsqueeze(a, axes=(a.rank - 1,))
-    is_above = ops.greater(held, each) if right else ops.greater_or_equal(held, each)
-    return ops.reduce_sum(c.cast(ops.logical_not(is_above), "int64"), axes=(b.rank,), keepdims=False)
+    return places_among(a, b, right)
