@@ -25,6 +25,7 @@ from renorm.passes import (
     dilation,
     flattened_products,
     fold,
+    gathered_products,
     integer_products,
     padding,
     products,
@@ -82,7 +83,7 @@ MODEL: list[tuple[int, Pass]] = [
 
 IN_KERNELS = (
     *contractions.RULES, *raise_attention.RULES, *decompose.RULES, *collapse_pixels.RULES, *simplify.KERNEL_RULES,
-    *quantization.RULES, *integer_products.RULES,
+    *quantization.RULES, *integer_products.RULES, *gathered_products.RULES,
 )  # fmt: skip
 
 # Passes towards kernels.
