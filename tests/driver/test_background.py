@@ -3,8 +3,10 @@ after, whatever happens to the thread that compiles."""
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -141,13 +143,15 @@ def test_calls_from_several_threads_while_kernels_are_swapped() -> None:
     assert [one.by for one in m.served].count("specialized") == 3
 
 
-def test_state_is_one_for_open_and_specialised_kernels() -> None:
-    onnx = pytest.importorskip("onnx")
-    text = """<ir_version: 8, opset_import: ["": 17]>
+TRAINED = """<ir_version: 8, opset_import: ["": 17]>
     net (float[N, 3] x) => (float[N, 3] y, float[3] a, float[3] b)
     <float[3] s = {1, 1, 1}, float[3] z = {0, 0, 0}, float[3] m = {0, 0, 0}, float[3] v = {1, 1, 1}>
     { y, a, b = BatchNormalization <training_mode = 1> (x, s, z, m, v) }"""
-    model = onnx.parser.parse_model(text)
+
+
+def test_state_is_one_for_open_and_specialised_kernels() -> None:
+    onnx = pytest.importorskip("onnx")
+    model = onnx.parser.parse_model(TRAINED)
     m = renorm.compile(model, train_state=True, specializations=1)
     other = renorm.compile(model, train_state=True, shapes={"x": (4, 3)})
     x = array(4, 3)
@@ -158,6 +162,19 @@ def test_state_is_one_for_open_and_specialised_kernels() -> None:
             assert m.wait_specialized(60)
     for name, held in m.state.items():
         np.testing.assert_allclose(held, other.state[name], rtol=1e-5)
+
+
+def test_copies_and_pickles_have_state_of_their_own() -> None:
+    onnx = pytest.importorskip("onnx")
+    m = renorm.compile(onnx.parser.parse_model(TRAINED), train_state=True, specializations=1)
+    x, (copied, read) = array(4, 3), (copy.deepcopy(m), pickle.loads(pickle.dumps(m)))
+    m.run(x)
+    for other in (copied, read):
+        assert all(not np.array_equal(other.state[n], held) for n, held in m.state.items())
+        np.testing.assert_array_equal(other.run(x)[0], m.run(x)[0])
+    for name, held in m.state.items():
+        np.testing.assert_array_equal(read.state[name], copied.state[name])
+        assert not np.array_equal(held, read.state[name])
 
 
 def test_a_module_that_nobody_holds_ends_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:

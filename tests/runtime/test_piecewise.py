@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import struct
 import subprocess
 import sys
@@ -79,6 +80,7 @@ def test_an_artifact_gives_what_the_module_gives(name: str, tmp_path: Path) -> N
     assert held.outputs == module.outputs
     assert len(held.report.kernels) == len(module.report.kernels) > 0
     assert held.save(tmp_path / "b.renorm") == digest
+    assert pickle.loads(pickle.dumps(module)).save(tmp_path / "c.renorm") == digest
 
 
 def test_an_artifact_runs_without_the_compiler(tmp_path: Path) -> None:

@@ -121,6 +121,9 @@ class Encoded:
     def size(self) -> int:
         return sum(memoryview(b).nbytes for b in self.blobs)
 
+    def __bytes__(self) -> bytes:
+        return b"".join(memoryview(b).cast("B") for b in self.blobs)
+
 
 @dataclass(frozen=True)
 class Artifact:

@@ -11,11 +11,8 @@ from importlib import import_module
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from renorm.core import dtypes
 from renorm.core.dims import static
-from renorm.core.errors import Cancelled, InvalidArtifact, InvalidInput, InvalidTarget, TimeLimit
+from renorm.core.errors import Cancelled, InvalidInput, InvalidTarget, TimeLimit
 from renorm.core.limits import DEFAULT, Limits
 from renorm.runtime import artifact, external, layout, loader
 from renorm.runtime import threads as teams
@@ -40,7 +37,7 @@ from renorm.runtime.program import Program, TensorSpec
 from renorm.runtime.report import Report
 from renorm.runtime.signing import Key
 from renorm.runtime.stages import stages
-from renorm.runtime.state import State, Version, beyond
+from renorm.runtime.state import State, Version, arrays_of, beyond
 from renorm.runtime.table import Context, Launches, Recording, Word, Workplace
 from renorm.runtime.weights import Source, Weights
 
@@ -162,7 +159,7 @@ class Module:
             part.verify(len(objects), self._weights.nbytes, len(externals))
         self.program, self._limits = program, limits
         self._objects, self._walker, self._externals = tuple(objects), walker, tuple(externals)
-        self._state = state if isinstance(state, State) else State(program.state, _arrays(program.state, state))
+        self._state = state if isinstance(state, State) else State(program.state, arrays_of(program.state, state))
         self._threads = teams.resolve(threads)
         self._idle = list[Workplace]()  # list.append and list.pop are atomic
         self._cancels, self._counted = Word(), count(1)
@@ -520,6 +517,10 @@ class Module:
         """
         return artifact.store(path, self.encoded(key))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what pickle and copy keep: the artifact that `save` writes."""
+        return of_bytes, (bytes(self.encoded()),)
+
     def __repr__(self) -> str:
         inputs, outputs = (", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
         return f"<Module {self.name}: {inputs} -> {outputs}; {len(self.program.steps)} kernels, {self.threads} threads>"
@@ -561,6 +562,14 @@ def load(
     return opened(digest, key, (0, 0))
 
 
+def of_bytes(data: bytes) -> Module | PiecewiseModule:
+    """Return the module of an artifact that is no file: what `__reduce__` kept. Raises as `load`."""
+    with open(os.memfd_create("module"), "wb") as file:  # whose pages stay while the module maps them
+        file.write(data)
+        file.flush()
+        return load(f"/proc/self/fd/{file.fileno()}")
+
+
 def held(content: artifact.Artifact, threads: int | None = None, limits: Limits = DEFAULT) -> Module:
     """Return the module of what a file holds."""
     kind = import_module("renorm.runtime.gpu.module").GpuModule if content.program.machine.arch == GPU else Module
@@ -573,15 +582,3 @@ def _keep(sizes: dict[tuple[tuple[int, ...], ...], Sized], key: tuple[tuple[int,
         with suppress(KeyError, StopIteration, RuntimeError):  # another thread was faster
             del sizes[next(iter(sizes))]
     sizes[key] = sized
-
-
-def _arrays(specs: Sequence[TensorSpec], state: Sequence[Array | bytes]) -> list[Array]:
-    if len(state) != len(specs):
-        raise InvalidArtifact(f"{len(state)} arrays of state, expected {len(specs)}")
-    return [_array(s, a) if isinstance(a, bytes) else a for s, a in zip(specs, state)]
-
-
-def _array(spec: TensorSpec, data: bytes) -> Array:
-    if len(data) != spec.nbytes:
-        raise InvalidArtifact(f"state {spec} has {len(data)} bytes, not {spec.nbytes}")
-    return np.frombuffer(data, dtypes.numpy_dtype(spec.dtype)).reshape(static(spec.shape))

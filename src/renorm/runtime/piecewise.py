@@ -146,6 +146,8 @@ class PiecewiseModule:
         """As Module.save."""
         return artifact.store(path, self.encoded(key))
 
+    __reduce__ = Module.__reduce__
+
     def __repr__(self) -> str:
         inputs = ", ".join(map(str, self.inputs))
         return f"<{type(self).__name__} {self.name}: {inputs}; {len(self.plan.names)} parts>"

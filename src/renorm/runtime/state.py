@@ -18,7 +18,7 @@ import numpy as np
 
 from renorm.core import dtypes
 from renorm.core.dims import static
-from renorm.core.errors import InvalidInput, StatisticsWarning, suggest
+from renorm.core.errors import InvalidArtifact, InvalidInput, StatisticsWarning, suggest
 from renorm.runtime.program import TensorSpec
 
 Array = np.ndarray[Any, Any]
@@ -149,3 +149,16 @@ def beyond(new: Array, old: Array, what: str, stacklevel: int) -> None:
 def _frozen(array: Array) -> Array:
     array.flags.writeable = False
     return array
+
+
+def arrays_of(specs: Sequence[TensorSpec], state: Sequence[Array | bytes]) -> list[Array]:
+    """Return arrays of state, of which an artifact has the elements. Raises InvalidArtifact where they are too few."""
+    if len(state) != len(specs):
+        raise InvalidArtifact(f"{len(state)} arrays of state, expected {len(specs)}")
+    return [_array(s, a) if isinstance(a, bytes) else a for s, a in zip(specs, state)]
+
+
+def _array(spec: TensorSpec, data: bytes) -> Array:
+    if len(data) != spec.nbytes:
+        raise InvalidArtifact(f"state {spec} has {len(data)} bytes, not {spec.nbytes}")
+    return np.frombuffer(data, dtypes.numpy_dtype(spec.dtype)).reshape(static(spec.shape))

@@ -3,10 +3,9 @@ as one call."""
 
 from __future__ import annotations
 
-import tempfile
+import copy
 from collections.abc import Sequence
 from itertools import count
-from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -15,8 +14,7 @@ from torch import Tensor, nn
 
 from renorm.core.dims import APPLIED, linear, substitute
 from renorm.core.errors import InvalidInput
-from renorm.core.files import replacing
-from renorm.runtime.module import Module, load
+from renorm.runtime.module import Module
 from renorm.torch.arrays import tensor_of
 from renorm.torch.gpus import gpu_of
 from renorm.torch.kernels import run_on
@@ -42,33 +40,14 @@ class CompiledLayer(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledLayer:
         """Return a layer of the same module, of which nothing changes; of one that has state, a module of its own."""
         program = getattr(self.compiled, "program", None)
-        return CompiledLayer(self.compiled if program is None or not program.states else _read(_written(self.compiled)))
+        has_state = program is not None and program.states
+        return CompiledLayer(copy.deepcopy(self.compiled, memo) if has_state else self.compiled)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what pickle keeps: the artifact that `save` writes."""
-        return _of_bytes, (_written(self.compiled),)
+        return CompiledLayer, (self.compiled,)
 
     def extra_repr(self) -> str:
         return ", ".join(map(str, self.compiled.inputs))
-
-
-def _written(module: Module) -> bytes:
-    """Return a module's artifact. Raises what `save` raises."""
-    with tempfile.TemporaryDirectory() as folder:
-        module.save(path := Path(folder) / "module")
-        return path.read_bytes()
-
-
-def _read(data: bytes) -> Any:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "module"
-        with replacing(path, is_durable=False) as file:
-            file.write(data)
-        return load(path)  # what is mapped stays there when the file is gone
-
-
-def _of_bytes(data: bytes) -> CompiledLayer:
-    return CompiledLayer(_read(data))
 
 
 def as_module(module: Module) -> CompiledLayer:
