@@ -129,3 +129,13 @@ def test_scores_that_differ_by_more_than_exponentials_can_hold() -> None:
     q, k, v = 200 * normal(1, 1, 40, 16), normal(1, 1, 50, 16), normal(1, 1, 50, 16)
     y = attended(q, k, v, scale=1.0)
     np.testing.assert_allclose(y, expected(q, k, v, None, 1.0), rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("rows", [3, 40])
+def test_weights_that_are_nothing_are_zero(rows: int) -> None:
+    """Numbers below the normal range, of a mask of -100, made products take 27 times as long."""
+    q, k, v = np.zeros((1, 1, rows, 16)), np.zeros((1, 1, 50, 16)), np.zeros((1, 1, 50, 16))
+    mask = np.full((rows, 50), -100.0, np.float32)
+    mask[:, 0], v[:, :, 1:] = 0, 1e30
+    y = attended(q.astype(np.float32), k.astype(np.float32), v.astype(np.float32), mask, scale=1.0)
+    np.testing.assert_array_equal(y, 0)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from renorm import ops
-from renorm.core.dims import Dim, is_static
+from renorm.core.dims import Dim, Shape, is_static, size
 from renorm.core.shapes import spreads
 from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite
@@ -31,9 +31,10 @@ _DEPTH = 12  # nodes in a row between a softmax and the product that it reads
 @dataclass(frozen=True)
 class Mask:
     """What becomes of scores: factor * value is added; or, where `value` holds truth values, those that it does not
-    take (that it takes, where it is inverted) become `instead`."""
+    take (that it takes, where it is inverted) become `instead`. shape: of the value, as a view of scores has it."""
 
     value: Value
+    shape: Shape
     factor: float = 1.0
     instead: float | None = None
     is_inverted: bool = False
@@ -42,7 +43,7 @@ class Mask:
 @dataclass(frozen=True)
 class Scores:
     """scale * a @ b with masks, the innermost one first. nodes: the way to the product. lead: axes before the last two,
-    where masks are."""
+    where masks are; of several views the last one."""
 
     a: Value
     b: Value
@@ -64,12 +65,38 @@ def scores_of(v: Value, factor: float = 1.0, depth: int = _DEPTH) -> Scores | No
         inner = scores_of(inputs[0], factor, depth - 1)
         return inner and replace(inner, nodes=(node, *inner.nodes))
     for inner, mask in _steps(node, inputs, v, factor, depth):
-        masks = inner.masks if mask is None else (*inner.masks, mask)
-        if len(masks) > 1 and inner.masks and inner.lead != v.shape[:-2]:
-            return None  # masks of several views
-        lead = v.shape[:-2] if mask is not None else inner.lead
-        return replace(inner, nodes=(node, *inner.nodes), lead=lead, masks=masks)
+        if mask is None:
+            return replace(inner, nodes=(node, *inner.nodes))
+        lead = v.shape[:-2]
+        seen = [(m, _in_view(m.shape, inner.lead, lead)) for m in inner.masks]
+        masks = [replace(m, shape=shape) for m, shape in seen if shape is not None]
+        if len(masks) == len(seen):
+            return replace(inner, nodes=(node, *inner.nodes), lead=lead, masks=(*masks, mask))
     return None
+
+
+def _in_view(shape: Shape, lead: Shape, view: Shape) -> Shape | None:
+    """Return the shape that a mask of scores has beside a view of them, whose axes before the last two are `view`, not
+    `lead`. It has all elements along axes that become others, or one: None where it has some."""
+    if lead == view or len(shape) < 2:
+        return shape
+    own, made = [*(1,) * (len(lead) + 2 - len(shape)), *shape], list[Dim]()
+    for before, after in _groups(lead, view):
+        held = tuple(own.pop(0) for _ in before)
+        if size(before) != size(after) or held not in (before, (1,) * len(before)):
+            return None
+        made += after if held == before else (1,) * len(after)
+    return (*made, *own)
+
+
+def _groups(a: Shape, b: Shape) -> list[tuple[Shape, Shape]]:
+    """Return axes of two shapes of as many elements, in groups that become each other: the fewest of `a` in each."""
+    found, i, j = [((), ())], 0, 0
+    for end in range(1, len(a) + 1):
+        at = next((k for k in range(j, len(b) + 1) if size(b[:k]) == size(a[:end])), None)
+        if at is not None:
+            found, i, j = [*found, (a[i:end], b[j:at])], end, at
+    return [*found[:-1], (found[-1][0], (*found[-1][1], *b[j:]))]
 
 
 def _steps(
@@ -84,13 +111,13 @@ def _steps(
     elif name == "add":
         for x, mask in (inputs, inputs[::-1]):
             if x.shape == v.shape and (inner := scores_of(x, factor, depth - 1)):
-                yield inner, Mask(mask, factor)
+                yield inner, Mask(mask, mask.shape, factor)
     elif name == "where":
         taken, x, y = inputs
         for kept, other in ((x, y), (y, x)):
             fill = number(other)
             if fill is not None and kept.shape == v.shape and (inner := scores_of(kept, factor, depth - 1)):
-                yield inner, Mask(taken, 1.0, fill * factor, kept is y)
+                yield inner, Mask(taken, taken.shape, 1.0, fill * factor, kept is y)
 
 
 def _unscaled(v: Value) -> tuple[Value, float]:
@@ -182,7 +209,7 @@ def _mismatch(found: Scores, k: Value, v: Value, weights: Value) -> str | None:
     elif k.shape[:-2] != lead or v.shape[:-2] != weights.shape[:-2]:
         return f"keys {k.type} and values {v.type} are spread over batches of scores {scores.type}"
     for mask in found.masks:
-        if not spreads(mask.value.shape, (*found.lead, *scores.shape[-2:])):
+        if not spreads(mask.shape, (*found.lead, *scores.shape[-2:])):
             return f"mask {mask.value.type} does not broadcast to scores {scores.type}"
         if not is_static(mask.value.shape) and _is_shifted(mask.value):
             return f"mask {mask.value.type} is shifted by a padding of open extents, which products do as they store"
@@ -225,14 +252,14 @@ def _ungrouped(x: Value) -> Value:
 
 def _joined(masks: Sequence[Mask], dtype: str) -> tuple[Value | None, dict[str, float]]:
     """One mask of all, and the attributes that say what it means."""
+    parts = [m.value if m.shape == m.value.shape else reshaped_to(m.value, m.shape) for m in masks]
     first = masks[0] if len(masks) == 1 else None
     if first is not None and first.instead is None:
-        return first.value, {"weight": first.factor}
+        return parts[0], {"weight": first.factor}
     if first is not None and first.instead is not None:
-        return ops.logical_not(first.value) if first.is_inverted else first.value, {"masked": first.instead}
+        return ops.logical_not(parts[0]) if first.is_inverted else parts[0], {"masked": first.instead}
     whole: Value | None = None
-    for mask in masks:
-        part = mask.value
+    for mask, part in zip(masks, parts):
         if mask.instead is not None:
             nothing, instead = (np.asarray(c, dtype) for c in (0.0, mask.instead))
             part = ops.where(part, *((instead, nothing) if mask.is_inverted else (nothing, instead)))

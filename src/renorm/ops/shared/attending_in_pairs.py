@@ -90,7 +90,7 @@ def attended_in_pairs(q: te.Tensor, k: te.Tensor, v: te.Tensor, weighing: Weighi
     most = weighing.greatest(most)
     powers = te.compute(
         dots.shape,
-        lambda *i: _within(te.exp(score(*i) - most[i[:-1]]), (i[-1], keys, all_keys)).astype(dtype),
+        lambda *i: _within(weighing.power(score(*i) - most[i[:-1]]), (i[-1], keys, all_keys)).astype(dtype),
         name="powers",
         tag=POWERS,
     )
