@@ -74,6 +74,20 @@ class Network:
         weight = self.normal(extents(x)[1], m, 2, 2)
         return ops.conv_transpose(x, weight, self.normal(m), strides=(2, 2)) if max(extents(x)[2:]) < 20 else x
 
+    def part_rows(self, x: Value) -> Any:
+        """Channels of a pixel side by side, as vision transformers have them between convolutions."""
+        n, c, h, w = extents(x)
+        rows = ops.transpose(ops.reshape(x, np.array([n, c, h * w])), perm=(0, 2, 1))
+        rows = ops.matmul(ops.relu(rows), self.normal(c, c).T) if self.pick(True, False) else ops.tanh(rows)
+        return ops.reshape(ops.transpose(rows, perm=(0, 2, 1)), np.array([n, c, h, w]))
+
+    def part_channels_last(self, x: Value) -> Any:
+        last = ops.transpose(x, perm=(0, 2, 3, 1))
+        return ops.transpose(ops.sigmoid(last), perm=self.pick((0, 3, 1, 2), (0, 3, 2, 1)))
+
+    def part_turned(self, x: Value) -> Any:
+        return ops.transpose(x, perm=(0, 1, 3, 2))
+
     def part_max_pool(self, x: Value) -> Any:
         return ops.max_pool(x, kernel_shape=(3, 2), strides=(2, 2), pads=(1, 0, 1, 1)) if min(extents(x)[2:]) > 3 else x
 
@@ -137,7 +151,7 @@ def check(seed: int, target: str) -> int:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_random_networks(target: str) -> None:
-    assert sum(check(seed, target) for seed in (0, 2, 9, 14)) > 12  # else they test nothing
+    assert sum(check(seed, target) for seed in (0, 16, 25, 29)) > 12  # else they test nothing
 
 
 @pytest.mark.exhaustive

@@ -109,7 +109,10 @@ def test_inputs_and_outputs_are_row_major() -> None:
         (lambda x: ops.slice(x, np.array([8]), np.array([24]), np.array([1])), False),
         (lambda x: ops.concat(list(ops.split(x, None, axis=1, num_outputs=2)), axis=1), True),
         (lambda x: ops.reduce_max(x, axes=(1,)), False),
-        (lambda x: ops.transpose(x, perm=(0, 1, 3, 2)), False),
+        (lambda x: ops.transpose(x, perm=(0, 1, 3, 2)), True),
+        (lambda x: ops.reshape(x, np.array([1, 32, 9, 8])), True),
+        (lambda x: ops.reshape(x, np.array([1, 16, 16, 9])), False),
+        (lambda x: ops.transpose(x, perm=(0, 2, 1, 3)), False),
         (lambda x: conv(x, 32, 3, group=2), True),  # groups are whole vectors
         (lambda x: conv(x, 32, 3, group=8), True),  # vectors are whole groups
         (lambda x: conv(x, 64, 3, group=8), False),
@@ -120,6 +123,20 @@ def test_ops_between_convolutions(op: Callable[[Value], Any], taken: bool) -> No
     found = blocked(lambda x: conv(op(conv(x, 32)), 8))
     assert found[:1] == (["conv"] if taken else [])
     assert len(found) > 1 or not taken  # the result of the op too
+
+
+def test_rows_of_channels_become_blocks() -> None:
+    """Both ways: channels that lie side by side in a row do so in a block."""
+
+    def network(x: Value) -> Any:
+        image = ops.reshape(ops.transpose(x, perm=(0, 2, 1)), np.array([1, 32, 5, 7]))
+        image = conv(image, 32, 3, group=32)
+        return ops.gelu(ops.transpose(ops.reshape(image, np.array([1, 32, 35])), perm=(0, 2, 1)))
+
+    found = blocked(network, (1, 35, 32))
+    assert found[-1] == "conv"
+    assert {*found} <= {"conv", "transpose", "reshape"}
+    assert len(found) > 1
 
 
 def test_means_of_planes_end_a_region() -> None:

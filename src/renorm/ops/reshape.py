@@ -12,6 +12,8 @@ from renorm.core.dims import Dim
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Bool
 from renorm.graph.index_map import Moved, Regrouped
+from renorm.graph.ir import Node
+from renorm.graph.layout import Accepts
 from renorm.graph.op import OnnxNode, Reject, Sample
 from renorm.graph.types import f16, f32, i64
 from renorm.ops.shared.movement import Movement
@@ -64,6 +66,11 @@ class Reshape(Movement):
         if isinstance(total, int) and isinstance(rest, int) and left is None:
             raise OperandError(f"{shown}: {total} elements are not a multiple of {rest}")
         return tuple(left if isinstance(d, int) and d == -1 else d for d in found)
+
+    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
+        x = node.inputs[0]
+        keeps = x is not None and x.shape[:2] == node.output.shape[:2] and index in (None, 0)
+        return Accepts.ALIKE if keeps else Accepts.ROW_MAJOR
 
     def reference(self, x: Any, shape: Any) -> Any:
         to = [d if d or self.allowzero else np.shape(x)[k] for k, d in enumerate(shape)]

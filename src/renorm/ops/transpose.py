@@ -9,6 +9,8 @@ import numpy as np
 from renorm.core.errors import OperandError
 from renorm.graph.attributes import Ints
 from renorm.graph.index_map import Moved, Permuted
+from renorm.graph.ir import Node
+from renorm.graph.layout import Accepts
 from renorm.graph.op import Reject, Sample
 from renorm.graph.types import f16, f32, i64
 from renorm.ops.shared.movement import Movement
@@ -31,6 +33,13 @@ class Transpose(Movement):
         if sorted(order) != list(range(rank)):
             raise OperandError(f"transpose({x}): perm {list(order)} does not name each of {rank} axes once")
         return Moved(x, Permuted(tuple(order)))
+
+    def in_blocks(self, node: Node, index: int | None, lanes: int) -> Accepts:
+        """Channels that are a last axis on the other side lie side by side on both."""
+        rank = node.output.rank
+        order = self.order(rank)
+        other = order[1] if index is None else order.index(1)
+        return Accepts.EITHER if other == rank - 1 > 1 else Accepts.ALIKE if other == 1 else Accepts.ROW_MAJOR
 
     def reference(self, x: Any) -> Any:
         return np.transpose(x, self.perm)

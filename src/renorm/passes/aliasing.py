@@ -68,8 +68,8 @@ def _region(alias: Alias) -> StridedRegion | None:
         return None
     is_blocked = part.layout is not None and part.layout.axis is not None
     if alias.starts is None:
-        has_blocks = is_blocked and (part.rank, part.shape[2:]) != (whole.rank, whole.shape[2:])
-        return None if has_blocks else StridedRegion(0, nbytes(part))
+        is_alike = part.shape[:2] == whole.shape[:2] or (part.rank, part.shape[2:]) == (whole.rank, whole.shape[2:])
+        return StridedRegion(0, nbytes(part)) if is_alike or not is_blocked else None
     starts = alias.starts
     if part.layout is not None and part.layout.axis is not None:
         if alias.starts[part.layout.axis] % part.layout.lanes:
