@@ -8,7 +8,7 @@ Rows are put in the order of their experts, and back.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -74,19 +74,20 @@ class MicrosoftExperts(Composite):
             return y if b is None else apply("add", y, apply("gather", b, group))
 
         given = apply("gather", rows, apply("div", order, np.asarray(self.k)))
-        y = layer(self._activated(layer(given, 0), lambda: layer(given, 2), layers[2][0] is not None), 1)
+        third = None if layers[2][0] is None else layer(given, 2)
+        y = layer(self._activated(layer(given, 0), third), 1)
         y = apply("mul", y, apply("unsqueeze", apply("gather", reshaped_to(taken, count), order), axes=(1,)))
         place = apply("scatter_elements", order, order, positions(lambda shape: extents_of(x.graph, shape), *count))
         y = reshaped_to(apply("gather", y, place), (rows.shape[0], self.k, y.shape[1]))
         return reshaped_to(apply("reduce_sum", y, axes=(1,), keepdims=False), x.shape)
 
-    def _activated(self, y: Any, other: Callable[[], Any], has_third: bool) -> Any:
-        """Return what the second layer reads of the first one's result and the third one's, `other`."""
+    def _activated(self, y: Any, third: Any) -> Any:
+        """Return what the second layer reads of the first one's result and the third one's, or None."""
         if self.activation_type not in _GATED:
             y = _ACTIVATIONS[self.activation_type](y)
-            return apply("mul", y, other()) if has_third else y
+            return y if third is None else apply("mul", y, third)
         if self.swiglu_fusion == _BESIDE:
-            gate, through = y, other()
+            gate, through = y, third
         elif self.swiglu_fusion == _HALVES:
             gate, through = apply("split", y, axis=-1, num_outputs=2)
         else:

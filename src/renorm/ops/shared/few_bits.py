@@ -13,6 +13,7 @@ Array = np.ndarray[Any, Any]
 
 
 def check_bits(node: OnnxNode, bits: int) -> None:
+    """Raise OperandError for integers of which bytes hold no whole number."""
     if bits not in (2, 4, 8):
         raise OperandError(f"{node.op_type}: bits = {bits} is none of 2, 4 and 8")
 
