@@ -13,7 +13,7 @@ _TURNED = (0, 2, 1)
 
 
 class _Chosen(Rewrite):
-    """Base of both: x, w of three axes, one index for each matrix of x."""
+    """Base of these: x, w of three axes, one index for each matrix of x."""
 
     def plan(self, m: Match) -> Plan | None:
         axis, ranks = self._gather(m).op.values["axis"], (m.x.rank, m.w.rank, m.i.rank)
