@@ -36,6 +36,7 @@ ELSEWHERE = {
     "driver/converted.py": "into a folder of that kind, by the converters of others",
     "codegen/worker.py": "pipes",
     "codegen/llvm/subtarget.py": "a file in memory",
+    "runtime/module.py": "a file in memory, which a copy of a module maps",
 }
 
 
