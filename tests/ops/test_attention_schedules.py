@@ -12,13 +12,15 @@ from tests.ops.one_node import OneNode
 from tests.random_numbers import RNG
 
 import renorm
-from renorm import ops, targets
+from renorm import ops, targets, te
 from renorm.codegen.llvm import assembly, compile_kernel
+from renorm.core.target import Target
 from renorm.graph.ir import Graph
 from renorm.graph.op import Sample
 from renorm.graph.types import f32
 from renorm.ops.attention import Attention
-from renorm.ops.schedules import attention_blocks
+from renorm.ops.schedules import attention_axes, attention_blocks, cpu_attention, structure
+from renorm.ops.shared.tags import MIXED
 from renorm.tir.nodes import Allocate, walk
 from renorm.tir.passes import prepare
 
@@ -104,6 +106,29 @@ def test_a_query_that_takes_no_key_is_no_number(rows: int) -> None:
     y = attended(q, k, v, mask, scale=1.0)
     assert np.isnan(y[:, :, 0]).all()
     assert not np.isnan(y[:, :, 1:]).any()
+
+
+@pytest.mark.parametrize("shape", [(33, 20), (1, 33, 20), (1, 1, 33, 20), (33, 1, 20), (1, 33, 1, 1, 20)], ids=str)
+@pytest.mark.parametrize("lead", [(), (1,), (1, 1)], ids=str)
+def test_axes_of_one_element_of_the_result_may_be_others(lead: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    q, k, v = (te.placeholder((*lead, n, e), name=name) for name, n, e in (("q", 33, 8), ("k", 29, 8), ("v", 29, 20)))
+    y = Attention(scale=0.3).compute(q, k, v, None)
+    at = [axis for axis, extent in enumerate(shape) if extent != 1]
+    out = te.compute(shape, lambda *i: y[(*(0,) * len(lead), *(i[axis] for axis in at))] * 2, name="out")
+    s = te.create_schedule(out.op)
+    axes = attention_axes.of(s, out, next(t for t in structure.stages([out]) if t.op.tag == MIXED))
+    assert axes is not None
+    assert [a.extent for a in axes] == [*(1,) * len(lead), 33, 20]
+    s = te.create_schedule(out.op)
+    cpu_attention.schedule(s, [out], Target())
+    built = renorm.build(s, [q, k, v, out])
+    arrays = [normal(*(int(n) for n in t.shape)) for t in (q, k, v)]
+    one, two, three = (a.reshape(1, 1, *a.shape[-2:]) for a in arrays)
+    result = np.empty(shape, np.float32)
+    built(*arrays, result)
+    np.testing.assert_allclose(
+        result.reshape(1, 1, 33, 20), 2 * expected(one, two, three, None, 0.3), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_the_table_of_scores_is_never_there() -> None:

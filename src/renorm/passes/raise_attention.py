@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from renorm import ops
-from renorm.core.dims import Dim, Shape, is_static, size
-from renorm.core.shapes import spreads
+from renorm.core.dims import Dim, Shape, is_static
+from renorm.core.shapes import regrouping
 from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match, Plan, Refusal, Rewrite
 from renorm.ops.attention import Attention
-from renorm.ops.shared.reshaping import reshaped_to
+from renorm.ops.shared.reshaping import extents_of, reshaped_to
 from renorm.passes.norm_patterns import number, with_numbers
 from renorm.passes.simplify import VIEWS
 
@@ -31,10 +33,10 @@ _DEPTH = 12  # nodes in a row between a softmax and the product that it reads
 @dataclass(frozen=True)
 class Mask:
     """What becomes of scores: factor * value is added; or, where `value` holds truth values, those that it does not
-    take (that it takes, where it is inverted) become `instead`. shape: of the value, as a view of scores has it."""
+    take (that it takes, where it is inverted) become `instead`. view: the shape of scores that it is spread over."""
 
     value: Value
-    shape: Shape
+    view: Shape
     factor: float = 1.0
     instead: float | None = None
     is_inverted: bool = False
@@ -42,61 +44,36 @@ class Mask:
 
 @dataclass(frozen=True)
 class Scores:
-    """scale * a @ b with masks, the innermost one first. nodes: the way to the product. lead: axes before the last two,
-    where masks are; of several views the last one."""
+    """scale * a @ b with masks, the innermost one first. nodes: the way to the product."""
 
     a: Value
     b: Value
     scale: float
     nodes: tuple[Node, ...]
-    lead: tuple[Dim, ...]
     masks: tuple[Mask, ...] = field(default=())
+
+    @property
+    def view(self) -> Shape:
+        """The last shape in which masks see rows of queries and columns of keys; without one that of the product."""
+        own = self.nodes[-1].output.shape
+        return next((m.view for m in self.masks[::-1] if m.view[-2:] == own[-2:]), own)
 
 
 def scores_of(v: Value, factor: float = 1.0, depth: int = _DEPTH) -> Scores | None:
     """`factor` times `v` as scores."""
     node = v.producer
-    if node is None or not depth or v.rank < 2:
+    if node is None or not depth:
         return None
     name, inputs = node.op.name, [x for x in node.inputs if x is not None]
     if name == "matmul" and all(x.rank > 1 for x in inputs):
-        return Scores(inputs[0], inputs[1], factor, (node,), v.shape[:-2])
-    if name in VIEWS and inputs[0].shape[-2:] == v.shape[-2:]:
+        return Scores(inputs[0], inputs[1], factor, (node,))
+    if name in VIEWS:
         inner = scores_of(inputs[0], factor, depth - 1)
         return inner and replace(inner, nodes=(node, *inner.nodes))
     for inner, mask in _steps(node, inputs, v, factor, depth):
-        if mask is None:
-            return replace(inner, nodes=(node, *inner.nodes))
-        lead = v.shape[:-2]
-        seen = [(m, _in_view(m.shape, inner.lead, lead)) for m in inner.masks]
-        masks = [replace(m, shape=shape) for m, shape in seen if shape is not None]
-        if len(masks) == len(seen):
-            return replace(inner, nodes=(node, *inner.nodes), lead=lead, masks=(*masks, mask))
+        masks = inner.masks if mask is None else (*inner.masks, mask)
+        return replace(inner, nodes=(node, *inner.nodes), masks=masks)
     return None
-
-
-def _in_view(shape: Shape, lead: Shape, view: Shape) -> Shape | None:
-    """Return the shape that a mask of scores has beside a view of them, whose axes before the last two are `view`, not
-    `lead`. It has all elements along axes that become others, or one: None where it has some."""
-    if lead == view or len(shape) < 2:
-        return shape
-    own, made = [*(1,) * (len(lead) + 2 - len(shape)), *shape], list[Dim]()
-    for before, after in _groups(lead, view):
-        held = tuple(own.pop(0) for _ in before)
-        if size(before) != size(after) or held not in (before, (1,) * len(before)):
-            return None
-        made += after if held == before else (1,) * len(after)
-    return (*made, *own)
-
-
-def _groups(a: Shape, b: Shape) -> list[tuple[Shape, Shape]]:
-    """Return axes of two shapes of as many elements, in groups that become each other: the fewest of `a` in each."""
-    found, i, j = [((), ())], 0, 0
-    for end in range(1, len(a) + 1):
-        at = next((k for k in range(j, len(b) + 1) if size(b[:k]) == size(a[:end])), None)
-        if at is not None:
-            found, i, j = [*found, (a[i:end], b[j:at])], end, at
-    return [*found[:-1], (found[-1][0], (*found[-1][1], *b[j:]))]
 
 
 def _steps(
@@ -111,13 +88,13 @@ def _steps(
     elif name == "add":
         for x, mask in (inputs, inputs[::-1]):
             if x.shape == v.shape and (inner := scores_of(x, factor, depth - 1)):
-                yield inner, Mask(mask, mask.shape, factor)
+                yield inner, Mask(mask, v.shape, factor)
     elif name == "where":
         taken, x, y = inputs
         for kept, other in ((x, y), (y, x)):
             fill = number(other)
             if fill is not None and kept.shape == v.shape and (inner := scores_of(kept, factor, depth - 1)):
-                yield inner, Mask(taken, taken.shape, 1.0, fill * factor, kept is y)
+                yield inner, Mask(taken, v.shape, 1.0, fill * factor, kept is y)
 
 
 def _unscaled(v: Value) -> tuple[Value, float]:
@@ -183,7 +160,7 @@ class RaiseAttention(Rewrite):
         if softmax.op.values["axis"] not in (-1, w.rank - 1):
             return None
         found = None if softmax.inputs[0] is None else scores_of(softmax.inputs[0])
-        if found is None:
+        if found is None or softmax.output.shape[-2:] != found.view[-2:]:
             return None
         keys = _keys(found.b)
         if keys is None:
@@ -201,7 +178,7 @@ def _mismatch(found: Scores, k: Value, v: Value, weights: Value) -> str | None:
     lead = scores.shape[:-2]
     if found.a.shape[:-2] != lead:
         return f"queries {found.a.type} are spread over batches of scores {scores.type}"
-    if weights.shape[:-2] == lead == found.lead:
+    if weights.shape[:-2] == lead == found.view[:-2]:
         if k.rank != scores.rank or k.shape[:-2] != v.shape[:-2]:
             return f"keys {k.type} and values {v.type} are of other batches"
         if any(part not in (1, whole) for part, whole in zip(k.shape, lead)) and not _serve(k.shape[:-2], lead):
@@ -209,8 +186,6 @@ def _mismatch(found: Scores, k: Value, v: Value, weights: Value) -> str | None:
     elif k.shape[:-2] != lead or v.shape[:-2] != weights.shape[:-2]:
         return f"keys {k.type} and values {v.type} are spread over batches of scores {scores.type}"
     for mask in found.masks:
-        if not spreads(mask.shape, (*found.lead, *scores.shape[-2:])):
-            return f"mask {mask.value.type} does not broadcast to scores {scores.type}"
         if not is_static(mask.value.shape) and _is_shifted(mask.value):
             return f"mask {mask.value.type} is shifted by a padding of open extents, which products do as they store"
     if len(found.masks) > 1 and any(m.instead > -_ALL for m in found.masks if m.instead is not None):
@@ -250,23 +225,43 @@ def _ungrouped(x: Value) -> Value:
     return reshaped_to(inner, (*shape[:-3], heads, *shape[-2:])) if is_each and is_whole else x
 
 
-def _joined(masks: Sequence[Mask], dtype: str) -> tuple[Value | None, dict[str, float]]:
-    """One mask of all, and the attributes that say what it means."""
-    parts = [m.value if m.shape == m.value.shape else reshaped_to(m.value, m.shape) for m in masks]
-    first = masks[0] if len(masks) == 1 else None
-    if first is not None and first.instead is None:
-        return parts[0], {"weight": first.factor}
-    if first is not None and first.instead is not None:
-        return ops.logical_not(parts[0]) if first.is_inverted else parts[0], {"masked": first.instead}
+def _joined(found: Scores, dtype: str) -> tuple[Value | None, dict[str, float]]:
+    """One mask of all, in the view of scores that the op has, and the attributes that say what it means."""
+    if len(found.masks) == 1:
+        (mask,) = found.masks
+        part = _in_view(mask.value, mask.view, found.view)
+        if mask.instead is None:
+            return part, {"weight": mask.factor}
+        return ops.logical_not(part) if mask.is_inverted else part, {"masked": mask.instead}
     whole: Value | None = None
-    for mask, part in zip(masks, parts):
-        if mask.instead is not None:
-            nothing, instead = (np.asarray(c, dtype) for c in (0.0, mask.instead))
-            part = ops.where(part, *((instead, nothing) if mask.is_inverted else (nothing, instead)))
-        elif mask.factor != 1:
-            part = ops.mul(part, np.asarray(mask.factor, dtype))
+    for view, masks in groupby(found.masks, key=lambda m: m.view):
+        part = _in_view(reduce(ops.add, [_added(m, dtype) for m in masks]), view, found.view)
         whole = part if whole is None else ops.add(whole, part)
     return whole, {}
+
+
+def _added(mask: Mask, dtype: str) -> Value:
+    """Return what a mask adds to scores."""
+    if mask.instead is not None:
+        nothing, instead = (np.asarray(c, dtype) for c in (0.0, mask.instead))
+        return ops.where(mask.value, *((instead, nothing) if mask.is_inverted else (nothing, instead)))
+    return mask.value if mask.factor == 1 else ops.mul(mask.value, np.asarray(mask.factor, dtype))
+
+
+def _in_view(x: Value, before: Shape, after: Shape) -> Value:
+    """Return what broadcasts to `after` as `x` does to `before`, a shape of as many elements: along axes that become
+    others, `x` is 1 everywhere, or is spread."""
+    if before == after:
+        return x
+    own = (*(1,) * (len(before) - x.rank), *x.shape)
+    spread, made = list[Dim](), list[Dim]()
+    for old, new in regrouping(before, after):
+        is_one = all(own[axis] == 1 for axis in old)
+        spread += [own[axis] if is_one or len(old) == len(new) == 1 else before[axis] for axis in old]
+        made += [1 if is_one else after[axis] for axis in new]
+    if (*spread,) != own:
+        x = ops.expand(x, extents_of(x.graph, tuple(spread)))
+    return x if x.shape == tuple(made) else reshaped_to(x, tuple(made))
 
 
 def _made(m: Match, op: Attention, found: Scores, keys: tuple[Value, tuple[int, ...], float]) -> Value:
@@ -274,13 +269,13 @@ def _made(m: Match, op: Attention, found: Scores, keys: tuple[Value, tuple[int, 
     q, of_queries = _unscaled(found.a)
     k = x if order == tuple(range(x.rank)) else ops.transpose(x, perm=order)
     operands = [q, k, m.v]
-    if m.weights.shape[:-2] == found.lead == found.nodes[-1].output.shape[:-2]:
+    if m.weights.shape[:-2] == found.view[:-2] == found.nodes[-1].output.shape[:-2]:
         parts = [_ungrouped(t) for t in operands[1:]]
         if parts[0].shape[:-2] == parts[1].shape[:-2]:
             operands[1:] = parts
     else:
-        operands = [reshaped_to(t, (*found.lead, *t.shape[-2:])) for t in operands]
-    mask, meaning = _joined(found.masks, q.dtype)
+        operands = [reshaped_to(t, (*found.view[:-2], *t.shape[-2:])) for t in operands]
+    mask, meaning = _joined(found, q.dtype)
     op = op.with_attributes(scale=found.scale * of_keys * of_queries, **meaning)
     y = op(*operands, *([] if mask is None else [mask]))
     return y if y.shape == m.root.output.shape else reshaped_to(y, m.root.output.shape)

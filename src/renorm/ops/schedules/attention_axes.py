@@ -38,11 +38,23 @@ def of(s: te.Schedule, out: te.Tensor, mixed: te.Tensor) -> list[te.IterVar] | N
                 named.append(own[-1 if op == "%" else -2])
             case _:
                 named.append(None)
-    spare = [a for a in own if a.extent == 1 and not any(a is b for b in named)]
-    axes = [a or (spare.pop(0) if spare else None) for a in named]
-    known = [a for a in axes if a is not None]
-    is_whole = len({id(a) for a in known}) == len(own) == len(axes)
-    return known if is_whole and known[-1] is own[-1] else None
+    known = [a for a in named if a is not None]
+    spare = [a for a in own if not any(a is b for b in known)]
+    ones = [*(a.extent for a in spare), *(n for a, n in zip(named, mixed.shape) if a is None)]
+    if any(n != 1 for n in ones) or len({id(a) for a in known}) < len(known) or named[-1] is not own[-1]:
+        return None
+    axes = list[te.IterVar]()
+    for axis in named:
+        if axis is None and not spare:  # `out` lacks an axis of one element
+            one, known[0] = s[out].split(known[0], nparts=1)
+            spare = [one]
+        axes.append(spare.pop(0) if axis is None else known.pop(0))
+    for one in spare[::-1]:  # and has others
+        at = next(k for k, a in enumerate(own) if a is one)
+        joint = s[out].fuse(one, own[at + 1])
+        axes = [joint if a is own[at + 1] else a for a in axes]
+        own[at : at + 2] = [joint]
+    return axes
 
 
 def lie_in_rows(queries: te.Tensor, row: te.IterVar, column: te.IterVar) -> bool:
