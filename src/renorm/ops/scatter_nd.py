@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,10 @@ from renorm.ops.shared.updates import REDUCTIONS, check_reduction, numpy_update,
 if TYPE_CHECKING:  # loads the loop IR, which a network out of the cache does without
     from renorm.te.given_loops import Array, Body, Loops
 
-_LINES, _ELEMENTS = 1024, 1024  # of one round: lines along the last axis, and elements of each
+_ELEMENTS = 256  # of a slice, about, that a round has, which looks at all indices
+_MANY = 16  # elements of an axis that is cut, where there is such a one: the first, so that parts are whole in memory
+_LEAST = 1 << 14  # elements that a round has, about, of however few updates
+_OPEN_PLACES = 1 << 16  # of slices, that a round has where nobody knows how many updates there are
 
 
 class ScatterNd(OpDef):
@@ -71,7 +75,7 @@ class ScatterNd(OpDef):
         return [Demand(indices, tuple(range(depth)), x.shape[:depth])] if depth else []
 
     def compute(self, x: te.Tensor, indices: te.Tensor, updates: te.Tensor) -> te.Tensor:
-        rounds = math.prod(_parts(x.shape))
+        rounds = _Rounds.of(x.shape, indices.shape, _depth(x, indices, updates)).count
         given = [x, indices, updates]
         return te.extern(x.shape, given, _part(self.reduction), name="scattered", dtype=x.dtype, rounds=rounds)
 
@@ -114,44 +118,77 @@ def _depth(x: Any, indices: Any, updates: Any) -> int:
     return len(x.shape) + len(indices.shape) - 1 - len(updates.shape)
 
 
-def _parts(shape: Sequence[Any]) -> tuple[Any, Any]:
-    """Return into how many parts lines are cut, and how many of these each round has all of."""
-    lines: Any = math.prod(shape[:-1])
-    return (lines + (_LINES - 1)) // _LINES, (shape[-1] + (_ELEMENTS - 1)) // _ELEMENTS
+@dataclass(frozen=True)
+class _Rounds:
+    """How slices and places are shared out to rounds, each of which looks at all indices for those in its part: so many
+    rounds that looking takes about as long as copying, at most.
+
+    parts: of the axis `axis` of slices, into which they are cut, None where they have none; part: its elements in each.
+    places: of slices in each.
+    """
+
+    axis: int | None
+    part: int
+    parts: Any
+    places: int
+    blocks: Any
+
+    @staticmethod
+    def of(shape: Sequence[Any], indices: Sequence[Any], depth: int) -> _Rounds:
+        """Return them for the shapes of x and of indices."""
+        axis = max(range(depth, len(shape)), key=lambda a: min(_known(shape[a]), _MANY), default=None)
+        others = _known(math.prod(d for a, d in enumerate(shape) if a >= depth and a != axis))
+        part = 1 if axis is None else max(1, _ELEMENTS // max(1, others))
+        parts = 1 if axis is None else (shape[axis] + (part - 1)) // part
+        updates: Any = math.prod(indices[:-1])
+        least = -(-_LEAST // max(1, part * others))
+        places = max(updates, least) if isinstance(updates, int) else _OPEN_PLACES
+        return _Rounds(axis, part, parts, places, (math.prod(shape[:depth]) + (places - 1)) // places)
+
+    @property
+    def count(self) -> Any:
+        return self.blocks * self.parts
+
+
+def _known(extent: Any) -> int:
+    """Return an extent, large if it is open."""
+    return extent if isinstance(extent, int) else _OPEN_PLACES
 
 
 def _part(reduction: str) -> Body:
-    """The loops of one round: its part of all lines along the last axis is copied, then it looks for updates of it."""
+    """The loops of one round: its part of slices is copied, then it looks for updates of it."""
 
     def body(loops: Loops, inputs: Sequence[Array], output: Array) -> None:
         x, indices, updates = inputs
-        depth, last, n = _depth(x, indices, updates), len(x.shape) - 1, x.shape[-1]
-        _, along = _parts(x.shape)
-        lines: Any = math.prod(x.shape[:-1])
-        first = loops.let(loops.round // along * _LINES, "first")
-        begin = loops.let(loops.round % along * _ELEMENTS, "begin")
-        beyond = loops.let(te.min(first + _LINES, lines), "beyond")
-        end = loops.let(te.min(begin + _ELEMENTS, n), "end")
-        with loops.for_range(first, beyond, "line") as line:
-            index = topi.transform.unravel(line, x.shape[:-1])
-            with loops.for_range(begin, end, "element") as k:
-                output[(*index, k)] = x[(*index, k)]
+        depth = _depth(x, indices, updates)
+        rounds = _Rounds.of(x.shape, indices.shape, depth)
+        first = loops.let(loops.round // rounds.parts * rounds.places, "first")
+        beyond = loops.let(te.min(first + rounds.places, math.prod(x.shape[:depth])), "beyond")
+        begin = loops.let(loops.round % rounds.parts * rounds.part, "begin")
+
+        def elements(within: ExitStack) -> list[Any]:
+            """Enter the loops over the elements of a slice that this round has."""
+            found = list[Any]()
+            for a, extent in enumerate(x.shape[depth:], depth):
+                bounds = (begin, te.min(begin + rounds.part, extent)) if a == rounds.axis else (0, extent)
+                found.append(within.enter_context(loops.for_range(*bounds, "k")))
+            return found
+
+        with ExitStack() as each:
+            place = each.enter_context(loops.for_range(first, beyond, "place"))
+            index = topi.transform.unravel(place, x.shape[:depth])
+            at = (*index, *elements(each))
+            output[at] = x[at]
         with ExitStack() as each:
             which = tuple(each.enter_context(loops.for_range(0, d, "j")) for d in indices.shape[:-1])
             chosen = [
                 loops.let(topi.within(indices[(*which, a)], extent), "chosen")
                 for a, extent in enumerate(x.shape[:depth])
             ]
-            rest = [each.enter_context(loops.for_range(0, d, "k")) for d in x.shape[depth:last]]
-            place = [*chosen, *rest]
-            line = loops.let(topi.transform.ravel(place[:last], x.shape[:-1]), "line")
-            each.enter_context(loops.if_scope(line >= first, line < beyond))
-            if depth > last:
-                each.enter_context(loops.if_scope(place[last] >= begin, place[last] < end))
-            else:
-                rest.append(each.enter_context(loops.for_range(begin, end, "element")))
-                place.append(rest[-1])
-            at = tuple(place)
+            place = loops.let(topi.transform.ravel(chosen, x.shape[:depth]), "place")
+            each.enter_context(loops.if_scope(place >= first, place < beyond))
+            rest = elements(each)
+            at = (*chosen, *rest)
             output[at] = updated(reduction, output[at], updates[(*which, *rest)])
 
     return body

@@ -31,6 +31,7 @@ from renorm.passes import (
     products,
     quantization,
     raise_attention,
+    scattered_runs,
     selection,
     simplify,
     split_variadic,
@@ -76,7 +77,8 @@ MODEL: list[tuple[int, Pass]] = [
     (2, RaiseNorms()),
     (2, KeepUnits()),  # of norms that are there now
     (0, ClaimGroups()),  # on constants that are computed, and before anything is taken apart
-    (2, ApplyRules((*simplify.RULES, *padding.RULES, *dilation.RULES, *products.RULES, *fold.RULES))),
+    (2, ApplyRules((*simplify.RULES, *scattered_runs.RULES))),
+    (2, ApplyRules((*padding.RULES, *dilation.RULES, *products.RULES, *fold.RULES))),
     (2, FoldConstants(is_weight)),
     (1, RemoveDeadCode()),
 ]
