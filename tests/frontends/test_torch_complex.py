@@ -18,7 +18,7 @@ import renorm
 from renorm.driver.module import OpenModule
 from renorm.errors import UnsupportedOp
 from renorm.frontends.torch.overloads import PAIRS, TABLE
-from renorm.frontends.torch.overloads.fourier import WHOLE
+from renorm.ops.shared.fourier import WHOLE
 
 AUTO = torch.export.Dim.AUTO
 map_slices: Any = _map  # its annotations take no functions of slices

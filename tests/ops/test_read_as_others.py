@@ -203,6 +203,34 @@ def test_inverse_dft_of_half_a_spectrum(length: int | None) -> None:
 
 
 @pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize(("own", "length"), [(144, 144), (768, 768), (1000, 1000), (263, 263), (200, 150), (150, 201)])
+def test_long_dft(own: int, length: int, parts: int, is_open: bool) -> None:
+    """Transforms of parts, of which a prime length has none, and signals that are cut or continued."""
+    for kind in ("", "inverse", "onesided") if parts == 1 else ("", "inverse"):
+        x = f(2, own, 3, parts)
+        signal = x[..., 0].astype(np.float64) + (1j * x[..., 1] if parts == 2 else 0)
+        transform = {"": np.fft.fft, "inverse": np.fft.ifft, "onesided": np.fft.rfft}[kind]
+        said = None if length == own else ints(length)[0]
+        model = made("DFT", (x, said, ints(1)[0]), 1, (1, 2), is_open, 20, **({kind: 1} if kind else {}))
+        (y,) = renorm.compile(model).run(x)
+        expected = transform(signal, length, 1)
+        assert y.shape[:-1] == expected.shape
+        np.testing.assert_allclose(y[..., 0] + 1j * y[..., 1], expected, 0, 3e-6 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize(("own", "length"), [(385, None), (385, 769), (129, 256), (100, 256), (200, 256)])
+def test_long_inverse_dft_of_half_a_spectrum(own: int, length: int | None, parts: int) -> None:
+    x = f(2, own, 3, parts)
+    said = None if length is None else ints(length)[0]
+    (y,) = renorm.compile(made("DFT", (x, said, ints(1)[0]), 1, (1, 2), False, 20, inverse=1, onesided=1)).run(x)
+    spectrum = x[..., 0].astype(np.float64) + (1j * x[..., 1] if parts == 2 else 0)
+    expected = np.fft.irfft(spectrum, length, 1)
+    np.testing.assert_allclose(y[..., 0], expected, 0, 3e-6 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize("onesided", [0, 1])
 @pytest.mark.parametrize("window", ["constant", "given", "none"])
 def test_stft(is_open: bool, onesided: int, window: str) -> None:

@@ -11,10 +11,9 @@ from renorm.core.errors import OperandError
 from renorm.core.shapes import normalize_axis
 from renorm.graph.attributes import Bool, Int
 from renorm.graph.op import OnnxNode
+from renorm.ops.shared import fourier
 from renorm.ops.shared.composite import Composite, apply
 from renorm.ops.shared.told import numbers
-
-_MOST = 1 << 26  # elements of a matrix
 
 
 class Dft(Composite):
@@ -44,10 +43,12 @@ class Dft(Composite):
             n, pads = int(length[0]), np.zeros(2 * x.rank, np.int64)
             pads[x.rank + axis] = n
             x = apply("slice", apply("pad", x, pads), np.array([0]), np.array([n]), np.array([axis]))
-        if self.inverse and self.onesided:
-            matrix = real_parts_of(n, int(length[0]) if length else 2 * (n - 1))[:, :parts]
-        else:
-            matrix = parts_of(n, int(length[0]) if length else n, self.onesided, self.inverse)[:, :parts]
+        is_half = self.inverse and self.onesided
+        wanted = int(length[0]) if length else 2 * (n - 1) if is_half else n
+        if not fourier.is_whole(wanted):
+            return self._in_parts(x, axis, wanted)
+        made = fourier.real_parts_of(n, wanted) if is_half else fourier.parts_of(n, wanted, self.onesided, self.inverse)
+        matrix = made[:, :parts]
         order = [*(a for a in range(x.rank - 1) if a != axis), axis, x.rank - 1]
         back = [int(a) for a in np.argsort(order)]
         turned = apply("transpose", x, perm=order)
@@ -55,6 +56,30 @@ class Dft(Composite):
         y = apply("matmul", flat, matrix.reshape(n * int(parts), -1).astype(numpy_dtype(x.dtype)))
         y = apply("reshape", y, np.array([0] * (x.rank - 2) + list(matrix.shape[2:])))
         return apply("transpose", y, perm=back)
+
+    def _in_parts(self, x: Any, axis: int, length: int) -> Any:
+        """Return the transform of a signal of known length."""
+        own, last = int(x.shape[axis]), x.rank - 2
+        held = length // 2 + 1 if self.inverse and self.onesided else length
+        if held > own:
+            pads = np.zeros(2 * x.rank, np.int64)
+            pads[x.rank + axis] = held - own
+            x = apply("pad", x, pads)
+        elif held < own:
+            x = apply("slice", x, np.array([0]), np.array([held]), np.array([axis]))
+        order = [*(a for a in range(last + 1) if a != axis), axis]
+        parts = [apply("transpose", apply("squeeze", p, axes=(-1,)), perm=order) for p in _parts(x)]
+        if self.inverse and self.onesided:
+            made = [fourier.signal_of_half(parts, length, 1.0)]
+        else:
+            made = fourier.transformed(parts, length, self.inverse)
+        if self.inverse and not self.onesided:
+            made = [apply("mul", y, np.asarray(1 / length, numpy_dtype(x.dtype))) for y in made]
+        if self.onesided and not self.inverse:
+            made = [apply("slice", y, np.array([0]), np.array([length // 2 + 1]), np.array([last])) for y in made]
+        back = [int(a) for a in np.argsort(order)]
+        both = [apply("unsqueeze", apply("transpose", y, perm=back), axes=(-1,)) for y in made]
+        return apply("concat", *both, axis=-1)
 
     def _open(self, x: Any, axis: int) -> Any:
         """Return the transform of a signal of open length n: the matrix is computed in each call, of t k mod n, which
@@ -102,7 +127,7 @@ class Stft(Composite):
         if parts not in (1, 2):
             raise OperandError(f"STFT({x.type}): the last axis, of 1 or 2 elements, must be known", do="give shapes=")
         # a convolution: [N, parts, L] by [2 * frequencies, parts, frame_length]
-        matrix = parts_of(length, length, self.onesided, False)[:, :parts].transpose(2, 3, 1, 0)
+        matrix = fourier.parts_of(length, length, self.onesided, False)[:, :parts].transpose(2, 3, 1, 0)
         weight: Any = matrix.reshape(-1, int(parts), length).astype(numpy_dtype(x.dtype))
         if window is not None:
             weight = apply("mul", window, weight)
@@ -110,23 +135,3 @@ class Stft(Composite):
         y = apply("conv", signal, weight, strides=(int(step[0]),))
         y = apply("reshape", y, np.array([0, len(matrix), 2, -1]))
         return apply("transpose", y, perm=(0, 3, 1, 2))
-
-
-def parts_of(n: int, length: int, onesided: bool, inverse: bool) -> np.ndarray[Any, Any]:
-    """Return the matrix [n, part, frequency, part] of a transform of some length, real parts first: zeros behind it."""
-    count = length // 2 + 1 if onesided else length
-    if length < 1 or 4 * n * count > _MOST:
-        raise OperandError(f"a Fourier transform of {n} elements to {count} frequencies is no product of moderate size")
-    turns = np.arange(n)[:, None] * np.arange(count) % length / length * (2 * np.pi) * (-1 if inverse else 1)
-    cos, sin = np.cos(turns), np.sin(turns)
-    matrix = np.stack([np.stack([cos, -sin], -1), np.stack([sin, cos], -1)], 1) / (length if inverse else 1)
-    matrix[length:] = 0
-    return matrix
-
-
-def real_parts_of(n: int, length: int) -> np.ndarray[Any, Any]:
-    """Return the matrix [n, part, t, 1] of an inverse transform to a real signal, of the first half of frequencies."""
-    full = parts_of(n, length, False, True)[..., :1]
-    full[1 : (length + 1) // 2] *= 2  # what the other half has too
-    full[length // 2 + 1 :] = 0
-    return full

@@ -1,9 +1,5 @@
-"""Fourier transforms: products with a constant matrix, along one axis after the other.
-
-A transform of n = a b elements is one of a, a turn of each element, and one of b (Cooley and Tukey, Math. Comp. 19,
-1965): n (a + b) products in the place of n n. Of frames of a signal it is a convolution, whose weight is the matrix
-with the window in it; back from frames, a transposed one.
-"""
+"""Fourier transforms (ops.shared.fourier), along one axis after the other. Of frames of a signal it is a convolution,
+whose weight is the matrix with the window in it; back from frames, a transposed one."""
 
 from __future__ import annotations
 
@@ -20,13 +16,12 @@ from renorm.core.dtypes import numpy_dtype
 from renorm.core.errors import UnsupportedOp
 from renorm.core.shapes import normalize_axis
 from renorm.frontends.torch.call import Call, Given
-from renorm.frontends.torch.overloads.complexes import conjugate, multiplied, scaled
+from renorm.frontends.torch.overloads.complexes import scaled
 from renorm.frontends.torch.overloads.table import reads, reads_pairs
 from renorm.frontends.torch.pairs import Pair, gives_pairs, joined, of_two, on_parts
 from renorm.graph.ir import Value
-from renorm.ops.dft import parts_of, real_parts_of
+from renorm.ops.shared import fourier
 
-WHOLE = 128  # elements: transforms of fewer are one product
 _POWERS = 0.0, -0.5, -1.0  # of n, that a result is multiplied with, by PyTorch's numbers for norms
 
 
@@ -40,32 +35,9 @@ def _constant(c: Call, array: np.ndarray[Any, Any]) -> Value:
     return c.graph.constant(np.ascontiguousarray(array, numpy_dtype(c.dtype)), "transform")
 
 
-def _along_last(c: Call, x: Pair | Value, matrix: np.ndarray[Any, Any]) -> Pair:
-    """Multiply the last axis with a matrix [n, part, frequency, part]."""
-    held = x if isinstance(x, Value) else ops.concat([*x], axis=x.real.rank - 1)
-    rows = 1 if isinstance(x, Value) else 2
-    flat = matrix[:, :rows].transpose(1, 0, 2, 3).reshape(rows * len(matrix), *matrix.shape[2:])
-    return Pair(*(ops.matmul(held, _constant(c, flat[..., part])) for part in range(2)))
-
-
-def _factor(n: int) -> int:
-    """Return the divisor of n that is next to its root."""
-    return next(a for a in range(math.isqrt(n), 0, -1) if n % a == 0)
-
-
-def _whole(c: Call, x: Pair | Value, n: int, is_inverse: bool) -> Pair:
+def _whole(x: Pair | Value, n: int, is_inverse: bool) -> Pair:
     """Return the transform of the last axis, of n elements, which is not scaled."""
-    a = _factor(n)
-    if n <= WHOLE or a < 4:
-        return _along_last(c, x, parts_of(n, n, False, is_inverse) * (n if is_inverse else 1))
-    b = n // a  # x[t b + s] becomes y[k + l a]
-    apart = on_parts(lambda v: _moved(c.reshaped(v, (*v.shape[:-1], a, b)), v.rank - 1, v.rank), x)
-    first = _whole(c, apart, a, is_inverse)  # [s, k]
-    angle = np.arange(b)[:, None] * np.arange(a) * (2 * np.pi / n * (1 if is_inverse else -1))
-    turned = multiplied(c, first, Pair(_constant(c, np.cos(angle)), _constant(c, np.sin(angle))))
-    rank = turned.real.rank
-    second = _whole(c, Pair(*(_moved(v, rank - 2, rank - 1) for v in turned)), b, is_inverse)  # [k, l]
-    return Pair(*(c.reshaped(_moved(v, rank - 2, rank - 1), (*v.shape[:-2], n)) for v in second))
+    return Pair(*fourier.transformed([x] if isinstance(x, Value) else x, n, is_inverse))
 
 
 def _transform(c: Call, x: Pair | Value, axis: int, norm: int, is_inverse: bool = False, is_half: bool = False) -> Pair:
@@ -76,10 +48,10 @@ def _transform(c: Call, x: Pair | Value, axis: int, norm: int, is_inverse: bool 
     if not isinstance(n, int):
         made = of_two(ops.matmul, moved, _open(c, n, n, n // 2 + 1 if is_half else n, is_inverse))
         made = Pair(*(_of_power(c, v, n, power) for v in made))
-    elif is_half and n <= WHOLE:
-        made = _along_last(c, moved, parts_of(n, n, True, False) * float(n) ** power)
+    elif is_half and isinstance(moved, Value) and fourier.is_whole(n):
+        made = Pair(*fourier.multiplied([moved], fourier.parts_of(n, n, True, False) * float(n) ** power))
     else:
-        made = scaled(c, _whole(c, moved, n, is_inverse), float(n) ** power)
+        made = scaled(c, _whole(moved, n, is_inverse), float(n) ** power)
         made = Pair(*(c.sliced(v, last, 0, n // 2 + 1) for v in made)) if is_half else made
     return Pair(*(_moved(v, last, axis) for v in made))
 
@@ -123,7 +95,7 @@ def _back(c: Call, x: Pair, dims: Sequence[int], norm: int, length: Dim) -> Any:
     if isinstance(length, int):
         if n != length // 2 + 1:
             raise UnsupportedOp(f"an inverse transform to {length} elements of {n}")
-        made = _mirrored(c, moved, length, float(length) ** power * length)
+        made = fourier.signal_of_half(moved, length, float(length) ** power * length)
     else:  # what has a mirrored one counts twice
         twice = c.reshaped(ops.mul(c.positions(n), c.number(2, "int64")), (n, 1))
         is_once = ops.logical_or(ops.equal(twice, c.number(0, "int64")), ops.equal(twice, c.number(length, "int64")))
@@ -185,18 +157,6 @@ for _name, _kind in _KINDS.items():
         reads_pairs(f"fft_{_name}{_end}")(_named(_name[0] == "i", _kind, _count))
 
 
-def _mirrored(c: Call, x: Pair, length: int, scale: float) -> Value:
-    """Return scale / length times the inverse of half a transform, on the last axis."""
-    last = x.real.rank - 1
-    if length <= WHOLE:
-        matrix = real_parts_of(length // 2 + 1, length)[..., 0].transpose(1, 0, 2) * scale  # [part, frequency, t]
-        return ops.matmul(ops.concat([*x], axis=last), _constant(c, matrix.reshape(-1, length)))
-    mirrored = (c.sliced(v, last, 1, (length + 1) // 2) for v in conjugate(c, x))
-    order = np.arange((length + 1) // 2 - 2, -1, -1)
-    parts = [ops.concat([v, ops.gather(m, order, axis=last)], axis=last) for v, m in zip(x, mirrored)]
-    return scaled(c, _whole(c, Pair(*parts), length, is_inverse=True), scale / length).real
-
-
 # --- frames -----------------------------------------------------------------------------------------------------------
 
 
@@ -235,14 +195,14 @@ def _stft(
     held = _window(c, window, length or n, n, dtype)
     signal = x if x.rank == 2 else c.reshaped(x, (1, *x.shape))
     scale = n**-0.5 if normalized else 1.0
-    if n <= 4 * WHOLE or _factor(n) < 4:
-        matrix = parts_of(n, n, is_half, False)[:, 0] * scale  # [n, frequency, part]
+    if fourier.is_whole(n, 4 * fourier.WHOLE):
+        matrix = fourier.parts_of(n, n, is_half, False)[:, 0] * scale  # [n, frequency, part]
         count = matrix.shape[1]
         weight = ops.mul(_constant(c, matrix.transpose(2, 1, 0).reshape(2 * count, 1, n)), held)
         y = ops.conv(ops.unsqueeze(signal, axes=(1,)), weight, strides=(hop,))
         made = Pair(*ops.split(y, np.array([count, count]), axis=1))
     else:
-        found = scaled(c, _whole(c, ops.mul(_frames(c, signal, n, hop), held), n, is_inverse=False), scale)
+        found = scaled(c, _whole(ops.mul(_frames(c, signal, n, hop), held), n, is_inverse=False), scale)
         kept = (c.sliced(v, 2, 0, n // 2 + 1) if is_half else v for v in found)
         made = Pair(*(ops.transpose(v, perm=(0, 2, 1)) for v in kept))
     made = made if x.rank == 2 else Pair(*(c.reshaped(v, v.shape[1:]) for v in made))
@@ -273,7 +233,7 @@ def _istft(
     count, frames = n // 2 + 1, parts[0].shape[2]
     parts = [c.sliced(v, 1, 0, count) if v.shape[1] == n > count else v for v in parts]  # the rest mirrors these
     rows = Pair(*(ops.transpose(v, perm=(0, 2, 1)) for v in parts))
-    made = _mirrored(c, rows, n, math.sqrt(n) if normalized else 1.0)
+    made = fourier.signal_of_half(rows, n, math.sqrt(n) if normalized else 1.0)
     y = _overlapped(c, ops.mul(made, held), n, hop)
     overlap = _overlapped(c, c.expanded(ops.mul(held, held), (1, frames, n)), n, hop)
     whole = hop * (frames - 1) + n
