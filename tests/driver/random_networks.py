@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 from tests.driver.random_moves import IMAGE, ROWS, SEQUENCE, Move, head
+from tests.driver.random_vision import VISION
 from tests.driver.random_walk import Walk
 
 Array = np.ndarray[Any, Any]
@@ -96,6 +97,24 @@ def network(seed: int) -> RandomNetwork:
     if len(values) == 1:
         w.node("Relu", [values[0]])
         outputs = [w.current]
+    return _finish(w, seed, outputs, dynamic=w.chance(0.25))
+
+
+def vision(seed: int) -> RandomNetwork:
+    """A network of what transformers of images are made of: 2 to 5 moves, then one or more outputs."""
+    w = Walk(seed)
+    h, wide = (w.pick(2, 4, 4, 5, 6, 8) for _ in range(2))
+    w.input(w.pick(1, 1, 2), w.pick(1, 3, 4, 8, 12, 16, 20), h, wide)
+    values = [w.current]
+    for _ in range(w.size(2, 5)):
+        w.current = values[-1] if w.chance(0.9) else w.pick(*values)
+        _try(w, w.pick(*VISION), 2 * LARGEST)
+        if w.current != values[-1]:
+            values.append(w.current)
+    if len(values) == 1:
+        w.node("Relu", [values[0]])
+        values.append(w.current)
+    outputs = list(dict.fromkeys([values[-1], *(v for v in values[1:-1] if w.chance(0.15))]))
     return _finish(w, seed, outputs, dynamic=w.chance(0.25))
 
 

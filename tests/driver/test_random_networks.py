@@ -5,6 +5,8 @@ A failure names its seed. To look at one network; to try it in every way; to go 
     python -m tests.driver.test_random_networks show 17
     python -m tests.driver.test_random_networks try 17
     python -m tests.driver.test_random_networks fuzz 1000 2000
+
+and with `vision` behind these numbers, the same of transformers of images.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.driver.random_networks import RandomNetwork, network
+from tests.driver.random_networks import RandomNetwork, network, vision
 from tests.passes.networks import networks
 
 import renorm
@@ -201,6 +203,13 @@ def test_random_files(first: int) -> None:
     assert len(sensitive) <= SENSITIVE * len(seeds)
 
 
+@pytest.mark.parametrize("first", range(2))
+def test_random_transformers_of_images(first: int) -> None:
+    seeds = range(10 * first, 10 * first + 10)
+    sensitive = [seed for seed in seeds if check(vision(seed), (SETTINGS[seed % len(SETTINGS)],))]
+    assert len(sensitive) <= SENSITIVE * len(seeds)
+
+
 def test_not_a_number_and_infinities_come_out_where_the_definition_has_them() -> None:
     """One element of each input; with Winograd's convolutions they spread over a tile, see docs/semantics.md."""
     for seed in range(12):
@@ -242,16 +251,18 @@ def test_many_compiled_graphs(drawn: Any, level: int, keep: tuple[str, ...]) -> 
     compare(drawn, level, keep)
 
 
-def main(verb: str, first: str, last: str = "") -> None:
+def main(verb: str, *numbers: str) -> None:
+    make = vision if numbers[-1] == "vision" else network
+    first, last = (*(int(n) for n in numbers if n != "vision"), 0)[:2]
     if verb == "show":
-        print(network(int(first)))
+        print(make(first))
         return
     with tempfile.TemporaryDirectory() as folder:
-        for seed in range(int(first), int(last or first) + (verb == "try")):
+        for seed in range(first, (last or first) + (verb == "try")):
             print(f"seed {seed}", file=sys.stderr, end="\r", flush=True)
             some = SETTINGS if verb == "try" else [SETTINGS[(seed + k) % len(SETTINGS)] for k in (0, 4, 7)]
             try:
-                n = network(seed)
+                n = make(seed)
                 for wrong in complaints(n, Oracle.of(n), tuple(some), folder=Path(folder)):
                     print(f"seed {seed}: {wrong}", flush=True)
             except Exception:
