@@ -81,6 +81,14 @@ def keys_turned_at_once(n: Network) -> Value:
     return ops.matmul(ops.softmax(ops.matmul(q, k)), v)
 
 
+def keys_turned_as_three_axes(n: Network) -> Value:
+    """As torch.onnx writes it, with a scale of the square root on both sides."""
+    q, k, v = n.heads(Q), n.heads(K), n.heads(K)
+    flat = ops.transpose(ops.reshape(k, np.array([B * H, K, D])), perm=(0, 2, 1))
+    turned = ops.mul(ops.reshape(flat, np.array([B, H, D, K])), number(0.6))
+    return ops.matmul(ops.softmax(ops.matmul(ops.mul(q, number(0.6)), turned)), v)
+
+
 def padded(n: Network) -> Value:
     q, k, v = n.heads(Q), n.heads(K), n.heads(K)
     scores = ops.div(ops.matmul(q, turned(k)), number(2.0))
@@ -217,7 +225,8 @@ def relative_rows(n: Network) -> Value:
 
 
 FORMS: list[Callable[[Network], Value]] = [
-    plain, scaled_queries, scaled_both, keys_turned_at_once, padded, masked_then_scaled, chosen, left_out,
+    plain, scaled_queries, scaled_both, keys_turned_at_once, keys_turned_as_three_axes, padded,
+    masked_then_scaled, chosen, left_out,
     without_numbers, causal_and_padded, heads_in_the_batch, one_projection, cached, shared_heads,
     summed_over_named_axes, windows, windows_of_one_image, windows_of_one_image_seen_first,
     windows_seen_first, relative_positions, relative_positions_of_heads_in_the_batch, relative_rows,

@@ -75,6 +75,14 @@ def test_what_changes_nothing_goes(build: Callable[[Value], Any]) -> None:
         (lambda x: ops.cast(x, to="float32"), ["cast"]),
         (lambda x: ops.concat([x, x], axis=1), ["concat"]),
         (lambda x: ops.reshape(x, ints(6, 4, 5)), ["reshape"]),
+        (
+            lambda x: ops.reshape(ops.transpose(ops.reshape(x, ints(2, 12, 5)), perm=(0, 2, 1)), ints(2, 5, 4, 3)),
+            ["reshape", "transpose", "reshape"],
+        ),
+        (
+            lambda x: ops.reshape(ops.transpose(ops.reshape(x, ints(2, 6, 2, 5)), perm=(0, 2, 1, 3)), ints(4, 30)),
+            ["reshape", "transpose", "reshape"],
+        ),
     ],
 )
 def test_what_changes_something_stays(build: Callable[[Value], Any], left: list[str]) -> None:
@@ -91,6 +99,10 @@ def test_chains_of_views_and_transposes_become_one() -> None:
     chain = after(lambda x: ops.unsqueeze(ops.flatten(ops.reshape(x, ints(6, 20)), axis=0), axes=(2,)))
     assert chain[0] == ["reshape"]
     assert after(lambda x: ops.transpose(ops.transpose(x, perm=(0, 2, 1, 3)), perm=(0, 1, 3, 2)))[0] == ["transpose"]
+    keys = after(lambda x: ops.reshape(ops.transpose(ops.reshape(x, ints(6, 4, 5)), perm=(0, 2, 1)), ints(2, 3, 5, 4)))
+    assert keys[0] == ["transpose"]
+    all_axes = after(lambda x: ops.reshape(ops.transpose(ops.reshape(x, ints(6, 20)), perm=(1, 0)), ints(4, 5, 2, 3)))
+    assert all_axes[0] == ["transpose"]
     shared = after(lambda x: (y := ops.transpose(x), ops.transpose(y)))
     assert shared[0] == ["transpose"]
 

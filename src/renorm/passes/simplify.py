@@ -8,7 +8,7 @@ from typing import Any
 
 from renorm import ops
 from renorm.core.lazy import cached_property
-from renorm.core.shapes import normalize_axis
+from renorm.core.shapes import normalize_axis, regrouping
 from renorm.graph.ir import Node, Value
 from renorm.graph.rewrite import Match, Plan, Rewrite, any_op, node_of
 from renorm.ops.shared.reshaping import reshaped_to, told_by_numbers
@@ -105,6 +105,33 @@ class ViewOfView(Rewrite):
 
 
 @dataclass(frozen=True)
+class ViewsAroundTranspose(Rewrite):
+    """reshape(transpose(reshape(x), p)) -> transpose(x, q), for all ops that only cut the same elements into other axes
+
+    torch.onnx turns keys of four axes round as three.
+    """
+
+    outer: str
+    inner: str
+    shares = True
+
+    def pattern(self) -> Any:
+        return node_of(self.outer, ops.transpose(node_of(self.inner, name="below"), name="turned"), name="above")
+
+    def plan(self, m: Match) -> Plan | None:
+        x, axes = m.below.inputs[0], m.turned.op.values["perm"]
+        axes, perm = list(axes or range(m.below.output.rank)[::-1]), list[int]()
+        runs = {new.start: (old, new) for old, new in regrouping(x.shape, m.below.output.shape) if new}
+        while axes:
+            old, new = runs.get(axes[0], (range(0), range(0)))
+            if not new or axes[: len(new)] != [*new]:
+                return None
+            perm, axes = [*perm, *old], axes[len(new) :]
+        is_all = len(perm) == x.rank and tuple(x.shape[a] for a in perm) == m.root.output.shape
+        return Plan(lambda m: ops.transpose(x, perm=tuple(perm))) if is_all else None
+
+
+@dataclass(frozen=True)
 class ViewOfReduction(Rewrite):
     """flatten(reduce(x, keepdims)) -> reduce(x), for all reductions that can leave the reduced axes out, and the
     global average
@@ -157,7 +184,7 @@ RULES: tuple[Rewrite, ...] = (
     Drop("transpose", _same_order),
     TransposeOfTranspose(),
     *(ViewOfReduction(view) for view in VIEWS),
-    *(ViewOfView(outer, inner) for outer in VIEWS for inner in VIEWS),
+    *(rule(outer, inner) for rule in (ViewOfView, ViewsAroundTranspose) for outer in VIEWS for inner in VIEWS),
 )
 
 KERNEL_RULES: tuple[Rewrite, ...] = tuple(replace(r, opens=True) if isinstance(r, ViewOfView) else r for r in RULES)
