@@ -13,6 +13,7 @@ from tests.ops.nodes import by_loops, by_onnxruntime, by_reference, by_renorm, c
 from tests.random_numbers import RNG
 
 import renorm
+from renorm import ops
 from renorm.core.dims import Sym
 from renorm.core.errors import RenormError
 from renorm.graph.deferred import Deferred
@@ -208,3 +209,44 @@ def test_products_of_no_terms_are_zero() -> None:
     o = {"a": a, "b": b}
     np.testing.assert_array_equal(by_onnxruntime(model("MatMul", 13, o), o)[0], np.zeros((3, 2)))
     assert case(Matmul, a, b).graph.outputs[0].shape == (3, 2)
+
+
+# --- few rows of many matrices ----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    lead=st.lists(st.integers(1, 9), min_size=1, max_size=2),
+    rows=st.one_of(st.integers(1, 7), st.integers(30, 70)),
+    sizes=st.tuples(st.integers(1, 40), st.integers(1, 70)),
+    target=st.sampled_from(["llvm", "llvm -mcpu=haswell"]),
+    turned=st.booleans(),
+)
+def test_few_rows_of_many_matrices(
+    lead: list[int], rows: int, sizes: tuple[int, int], target: str, turned: bool
+) -> None:
+    depth, columns = sizes
+    x, w, r = drawn(*lead, rows, depth), drawn(depth, columns), drawn(*lead, rows, columns)
+    if turned:
+        x = np.ascontiguousarray(x.swapaxes(0, -2))
+    g = Graph("rows")
+    v = g.input("x", "float32", x.shape)
+    if turned:
+        order = [*range(x.ndim)]
+        order[0], order[-2] = order[-2], order[0]
+        v, x = ops.transpose(v, perm=order), x.swapaxes(0, -2)
+    y = ops.add(ops.matmul(v, g.constant(w, "w")), g.input("r", "float32", r.shape))
+    g.outputs = [ops.relu(y)]
+    given = np.ascontiguousarray(x.swapaxes(0, -2) if turned else x)
+    expected = np.maximum(x.astype(np.float64) @ w + r, 0)
+    np.testing.assert_allclose(renorm.compile(g, target=target).run(given, r)[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_rows_of_many_matrices_are_multiplied_in_tiles_across_them() -> None:
+    """128 matrices of one row take what one of 128 rows does."""
+    predicted = []
+    for shape in ((128, 1, 64), (1, 128, 64)):
+        g = Graph("rows")
+        g.outputs = [ops.matmul(g.input("x", "float32", shape), g.constant(drawn(64, 256), "w"))]
+        predicted.append(renorm.compile(g).report.kernels[0].predicted)
+    assert predicted[0] <= 1.1 * predicted[1]

@@ -219,6 +219,24 @@ def test_joined_axes_are_cut_across_rows() -> None:
         te.create_schedule(y.op).cache_write(y, "local", joined=3)
 
 
+def test_joined_axes_may_stand_ahead_of_others() -> None:
+    """Rows of several matrices are one axis, and columns stay."""
+    x = te.placeholder((4, 3, 6), name="X")
+    w = te.placeholder((6, 5), name="W")
+    k = te.reduce_axis((0, 6), "k")
+    y = te.compute((4, 3, 5), lambda b, i, j: te.sum(x[b, i, k] * w[k, j], axis=k), name="Y")
+    s = te.create_schedule(y.op)
+    tile = s.cache_write(y, "local", joined=2, ahead=1)
+    assert [a.extent for a in s[tile].op.axis] == [12, 5]
+    outer, _ = s[y].split(s[y].fuse(*y.op.axis[:2]), factor=4)
+    s[tile].compute_at(s[y], outer)
+    text = loops(s, x, w, y)
+    assert "for (b.i.fused.outer, 0, 3)" in text
+    assert "allocate Y.local[float32 * 20]" in text
+    with pytest.raises(InvalidSchedule, match="joined=2, ahead=2, but it has 3 axes"):
+        te.create_schedule(y.op).cache_write(y, "local", joined=2, ahead=2)
+
+
 def test_cache_write_takes_over_the_reduction() -> None:
     a, c = product()
     s = te.create_schedule(c.op)

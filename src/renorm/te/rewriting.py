@@ -47,23 +47,26 @@ def cache_read(
     return copy
 
 
-def cache_write(s: Schedule, tensor: Tensor, scope: str, joined: int = 1) -> Tensor:
+def cache_write(s: Schedule, tensor: Tensor, scope: str, joined: int = 1, ahead: int = 0) -> Tensor:
     check_scope(f"cache_write of {tensor.name}", scope)
     stage = s[tensor]
     old = stage.computed("cache_write")
     _check_untouched("cache_write", stage)
-    if not 1 <= joined <= max(1, len(old.axis)):
-        raise InvalidSchedule(f"cache_write of {old.name}: joined={joined}, but it has {len(old.axis)} axes")
-    apart, whole = old.axis[: len(old.axis) - joined], old.axis[len(old.axis) - joined :]
+    end = len(old.axis) - ahead
+    if not 1 <= joined <= max(1, end) or ahead < 0:
+        own = f"joined={joined}" + (f", ahead={ahead}" if ahead else "")
+        raise InvalidSchedule(f"cache_write of {old.name}: {own}, but it has {len(old.axis)} axes")
+    whole, apart = old.axis[max(0, end - joined) : end], [*old.axis[: max(0, end - joined)], *old.axis[end:]]
     axis = [IterVar(a.name, a.extent, "data") for a in apart]
     values: dict[Var, Expr] = {a.var: b.var for a, b in zip(apart, axis, strict=True)}
     indices: list[Expr] = [a.var for a in apart]
     if whole:
-        axis.append(IterVar(".".join(a.name for a in whole), prod(a.extent for a in whole), "data"))
-        place, index = axis[-1].var, whole[0].var
+        one = IterVar(".".join(a.name for a in whole), prod(a.extent for a in whole), "data")
+        axis.insert(len(axis) - ahead, one)
+        place, index = one.var, whole[0].var
         for a in whole[1:]:
             index = index * a.extent + a.var
-        indices.append(index)
+        indices.insert(len(indices) - ahead, index)
         for a in reversed(whole[1:]):
             values[a.var] = place % max(1, a.extent)
             place = place // max(1, a.extent)

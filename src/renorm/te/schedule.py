@@ -84,16 +84,17 @@ class Schedule:
         return rewriting.cache_read(self, tensor, scope, readers)
 
     @primitive("s.")
-    def cache_write(self, tensor: Tensor, scope: str, joined: int = 1) -> Tensor:
+    def cache_write(self, tensor: Tensor, scope: str, joined: int = 1, ahead: int = 0) -> Tensor:
         """Computes `tensor` in `scope` first; what was its stage then copies the result out.
 
             C[i] = sum(A[i, k])       CC = s.cache_write(C, "register")          C.register[i] = sum(A[i, k])
                                                                                  C[i] = C.register[i]
 
-        Gives the new tensor, a stage with axes of its own and the reduce axes of the old one; the last `joined` axes
-        are one, whose tiles need not end with rows: C.register[i*J + j]. Must come first on the stage of `tensor`.
+        Gives the new tensor, a stage with axes of its own and the reduce axes of the old one; the last `joined` axes,
+        ahead of the last `ahead` ones, are one, whose tiles need not end with rows: C.register[i*J + j]. Must come
+        first on the stage of `tensor`.
         """
-        return rewriting.cache_write(self, tensor, scope, joined)
+        return rewriting.cache_write(self, tensor, scope, joined, ahead)
 
     @primitive("s.")
     def rfactor(self, tensor: Tensor, axis: IterVar, factor_axis: int = 0) -> Tensor:

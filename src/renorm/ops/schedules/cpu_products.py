@@ -24,6 +24,7 @@ from renorm.ops.schedules.products import (
     groups_of,
     is_pointwise,
     register_tile,
+    shares_columns,
     shares_pixels,
     vector_lanes,
 )
@@ -52,8 +53,10 @@ def product(
 
 
 def _joined(s: te.Schedule, main: te.Tensor) -> int:
-    """Return how many spatial axes are one to a tile of registers, which then need not end where a row does: all, where
-    each pixel is made of one."""
+    """Return how many spatial axes, or axes of rows, are one to a tile of registers, which then need not end where a
+    row does: all, where each pixel is made of one, and where few rows of each matrix are multiplied by the same one."""
+    if main.op.tag == "matmul":
+        return len(main.shape) - 1 if shares_columns(main) and not any(s.open_axes(main)) else 1
     return len(main.shape) - 2 if is_pointwise(main) and not any(s.open_axes(main)[2:]) else 1
 
 

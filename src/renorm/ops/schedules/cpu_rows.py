@@ -28,17 +28,20 @@ FEW_PIECES = 8
 def vectors_over_channels(
     s: te.Schedule, main: te.Tensor, tail: te.Tensor, target: Target, lanes: int, channel: int, joined: int
 ) -> None:
-    """Schedule `main`, which `tail` finishes, or is. joined: how many spatial axes are one to a tile."""
-    summed, block = blocks_summed(main), main
+    """Schedule `main`, which `tail` finishes, or is. joined: how many spatial axes, or axes of rows ahead of channels,
+    are one to a tile."""
+    summed, block, ahead = blocks_summed(main), main, int(main.op.tag == "matmul")
     if joined > 1 or tail is main:
-        block = s.cache_write(main, "local", joined=joined)
+        block = s.cache_write(main, "local", joined=joined, ahead=ahead)
         if tail is not main:
             s[main].compute_inline()
     s[block].set_scope("local")
     accumulator = s.cache_write(block, "register")
     axes = list(s[tail].op.axis)
     if len(axes) > len(accumulator.shape):
-        axes = [*axes[:2], s[tail].fuse(*axes[2:])]
+        end = len(axes) - ahead
+        axes[end - joined : end] = [s[tail].fuse(*axes[end - joined : end])]
+        channel = len(axes) - 1 if ahead else channel
     pixel = _pixel_axis(accumulator, channel)
     pixels = accumulator.shape[pixel] if pixel is not None else 1
     vectors = _vectors(accumulator, channel, lanes)

@@ -16,6 +16,7 @@ from renorm.ops.schedules.tiles import Tile, choose_tile
 from renorm.te.tensor import source_of
 from renorm.topi import layout
 
+FEW_ROWS = 64  # of a matrix, the last tile of which is a part of it to speak of
 ROUNDS = 16  # of a sum without blocks that are a loop of their own
 SCHEDULES = ("convolution", "transposed_convolution", "gemm")  # that know instructions on bfloat16, as ops name them
 MAIN_TAGS = frozenset({"conv", "conv_transpose", "matmul"})
@@ -78,6 +79,15 @@ def is_pointwise(main: te.Tensor) -> bool:
 def chooses_weights(main: te.Tensor) -> bool:
     """Return whether data say which of several weights an element is a sum over."""
     return any(loads(i) for x in structure.stored_reads(main) for i in x.indices)
+
+
+def shares_columns(main: te.Tensor) -> bool:
+    """Return whether few rows of each of several matrices are multiplied by the same columns."""
+    *lead, row, column = [a.var for a in main.op.axis]
+    if not lead or main.shape[-2] > FEW_ROWS or prod(main.shape[:-2]) == 1:
+        return False
+    columns = [x for x in structure.stored_reads(main) if any(structure.depends_on(i, column) for i in x.indices)]
+    return not any(structure.depends_on(i, a) for x in columns for i in x.indices for a in (*lead, row))
 
 
 def is_of_rows(main: te.Tensor, lanes: int) -> bool:
