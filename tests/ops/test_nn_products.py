@@ -14,7 +14,7 @@ from tests.random_numbers import RNG
 
 import renorm
 from renorm import ops
-from renorm.core.dims import Sym
+from renorm.core.dims import Sym, Symbol
 from renorm.core.errors import RenormError
 from renorm.graph.deferred import Deferred
 from renorm.graph.ir import Graph
@@ -221,21 +221,25 @@ def test_products_of_no_terms_are_zero() -> None:
     sizes=st.tuples(st.integers(1, 40), st.integers(1, 70)),
     target=st.sampled_from(["llvm", "llvm -mcpu=haswell"]),
     turned=st.booleans(),
+    is_open=st.booleans(),
 )
 def test_few_rows_of_many_matrices(
-    lead: list[int], rows: int, sizes: tuple[int, int], target: str, turned: bool
+    lead: list[int], rows: int, sizes: tuple[int, int], target: str, turned: bool, is_open: bool
 ) -> None:
     depth, columns = sizes
     x, w, r = drawn(*lead, rows, depth), drawn(depth, columns), drawn(*lead, rows, columns)
     if turned:
         x = np.ascontiguousarray(x.swapaxes(0, -2))
     g = Graph("rows")
-    v = g.input("x", "float32", x.shape)
+    held = list(x.shape)
+    batch = -2 if turned else 0  # where the first axis of the result lies
+    held[batch] = Sym(Symbol("n")) if is_open else held[batch]
+    v = g.input("x", "float32", held)
     if turned:
         order = [*range(x.ndim)]
         order[0], order[-2] = order[-2], order[0]
         v, x = ops.transpose(v, perm=order), x.swapaxes(0, -2)
-    y = ops.add(ops.matmul(v, g.constant(w, "w")), g.input("r", "float32", r.shape))
+    y = ops.add(ops.matmul(v, g.constant(w, "w")), g.input("r", "float32", (held[batch], *r.shape[1:])))
     g.outputs = [ops.relu(y)]
     given = np.ascontiguousarray(x.swapaxes(0, -2) if turned else x)
     expected = np.maximum(x.astype(np.float64) @ w + r, 0)

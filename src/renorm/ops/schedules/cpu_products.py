@@ -56,7 +56,7 @@ def _joined(s: te.Schedule, main: te.Tensor) -> int:
     """Return how many spatial axes, or axes of rows, are one to a tile of registers, which then need not end where a
     row does: all, where each pixel is made of one, and where few rows of each matrix are multiplied by the same one."""
     if main.op.tag == "matmul":
-        return len(main.shape) - 1 if shares_columns(main) and not any(s.open_axes(main)) else 1
+        return len(main.shape) - 1 if shares_columns(main) and not any(s.open_axes(main)[1:]) else 1
     return len(main.shape) - 2 if is_pointwise(main) and not any(s.open_axes(main)[2:]) else 1
 
 
