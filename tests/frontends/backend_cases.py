@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import numpy_helper
@@ -36,7 +37,7 @@ class Case:
 _KEPT = (  # by whatever they, or the form that they are kept in, depend on
     Path(__file__).parents[2]
     / ".pytest_cache"
-    / f"onnx-cases-{onnx.__version__}-{np.__version__}-{Path(__file__).stat().st_mtime_ns}"
+    / f"onnx-cases-{onnx.__version__}-{np.__version__}-{ml_dtypes.__version__}-{Path(__file__).stat().st_mtime_ns}"
 )
 
 
@@ -65,6 +66,16 @@ def _computed() -> list[Case]:
             for c in loader.load_model_tests(kind=kind)
         ]
     return [_loaded(c) for c in found]
+
+
+def told(case: Case, inputs: list[Any], result: Any) -> Any:
+    """Return where ONNX says what a result is: not where a cast makes a narrow integer of a float outside of its range,
+    of which ml_dtypes cuts bits off before 0.7, and makes 0 since."""
+    result = np.asarray(result)
+    if not case.name.startswith("test_cast") or "INT" not in case.name.partition("_to_")[2]:
+        return np.ones(result.shape, bool)
+    limits, x = ml_dtypes.iinfo(result.dtype), np.trunc(np.asarray(inputs[0]).astype(np.float64))
+    return (x >= int(limits.min)) & (x <= int(limits.max))
 
 
 def is_defined(model: onnx.ModelProto) -> bool:

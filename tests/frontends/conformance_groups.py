@@ -65,7 +65,7 @@ def by_onnx_runtime(name: str) -> bool:
             results = rep.run(list(inputs))
             assert len(results) == len(expected)
             for theirs, ours in zip(results, expected):
-                agree(theirs, ours, case)
+                agree(theirs, ours, case, inputs)
     except Exception:  # whatever it raises over what it does not run
         return False
     return True
