@@ -57,7 +57,7 @@ def _cut(w: Walk, x: str, axis: int, start: int, end: int, step: int = 1) -> str
 
 
 def _rolled(w: Walk, axis: int, by: int) -> None:
-    """As torch.roll is exported."""
+    """Roll an axis, as torch.roll is exported."""
     x, extent = w.current, w.shape[axis]
     by %= extent
     if by:
@@ -72,7 +72,7 @@ def _heads(w: Walk, x: str, heads: int) -> str:
 
 
 def _attended(w: Walk, x: str, source: str, image: tuple[int, ...], seen: tuple[int, ...]) -> None:
-    """Attention of rows `x` to those of `source`, [n, h * w, c]. image, seen: (h, w) of both."""
+    """Attend from rows `x` to those of `source`, [n, h * w, c]. image, seen: (h, w) of both."""
     n, rows, width = w.shapes[x]
     keys = w.shapes[source][1]
     heads = w.pick(*[h for h in FEW if width % h == 0])
@@ -117,7 +117,7 @@ def _attended(w: Walk, x: str, source: str, image: tuple[int, ...], seen: tuple[
 
 
 def _turned(w: Walk, x: str) -> str:
-    """x * cos + [-x2, x1] * sin, halves of a vector being x1 and x2."""
+    """Return x * cos + [-x2, x1] * sin, halves of a vector being x1 and x2."""
     depth = w.shapes[x][-1]
     if depth % 2:
         return x
@@ -129,7 +129,7 @@ def _turned(w: Walk, x: str) -> str:
 
 
 def _masked(w: Walk, q: str, shape: tuple[int, ...], image: tuple[int, ...], seen: tuple[int, ...]) -> None:
-    """Adds something to scores: numbers of each head, of windows, or of rows and columns between queries and keys."""
+    """Add something to scores: numbers of each head, of windows, or of rows and columns between queries and keys."""
     scores, (n, heads, rows, keys) = w.current, shape
     kind = w.pick("heads", "windows", "positions", "positions", "chosen")
     if kind == "heads":
@@ -159,7 +159,7 @@ def _masked(w: Walk, q: str, shape: tuple[int, ...], image: tuple[int, ...], see
 
 
 def spatial_attention(w: Walk) -> None:
-    """Of all pixels to all, or to those of a smaller image."""
+    """Attend from all pixels to all, or to those of a smaller image."""
     shape, image = w.shape, w.current
     _to_rows(w)
     x = w.current
@@ -182,7 +182,7 @@ def spatial_attention(w: Walk) -> None:
 
 
 def window_attention(w: Walk) -> None:
-    """In windows, that may be shifted."""
+    """Attend in windows, that may be shifted."""
     n, c, h, wide = w.shape
     a, b = (w.pick(*[d for d in (1, 2, 3, 4, 5) if e % d == 0]) for e in (h, wide))
     w.transpose(0, 2, 3, 1)
@@ -205,7 +205,7 @@ def window_attention(w: Walk) -> None:
 
 
 def channel_attention(w: Walk) -> None:
-    """Cross-covariance: channels of a head to each other, queries and keys of length 1."""
+    """Attend from channels of a head to each other (cross-covariance), queries and keys of length 1."""
     shape = w.shape
     _to_rows(w)
     x, (n, rows, width) = w.current, w.shape
@@ -232,7 +232,7 @@ def channel_attention(w: Walk) -> None:
 
 
 def linear_attention(w: Walk) -> None:
-    """relu(q) @ (relu(k)' @ v) / (relu(q) @ sum of relu(k)), all of one convolution."""
+    """Add relu(q) @ (relu(k)' @ v) / (relu(q) @ sum of relu(k)), all of one convolution."""
     n, c, h, wide = w.shape
     heads = w.pick(*[k for k in FEW if c % k == 0])
     x, depth = w.current, c // heads
@@ -255,7 +255,7 @@ def linear_attention(w: Walk) -> None:
 
 
 def pixelwise(w: Walk) -> None:
-    """ConvNeXt: a depthwise convolution, and layers on channels that lie last."""
+    """Add a depthwise convolution, and layers on channels that lie last (ConvNeXt)."""
     x, (_, c, _, _) = w.current, w.shape
     k = w.pick(1, 3, 3, 5, 7)
     w.node("Conv", [x, w.weight(c, 1, k, k), w.near(0, c)], group=c, pads=[k // 2] * 4, kernel_shape=[k, k])
@@ -275,7 +275,7 @@ def pixelwise(w: Walk) -> None:
 
 
 def _global_response(w: Walk, pixels: tuple[int, int], channels: int) -> None:
-    """x + x * gamma * g / mean(g) + beta, g being the lengths of channels."""
+    """Make x + x * gamma * g / mean(g) + beta, g being the lengths of channels."""
     x = w.current
     c, rank = w.shape[channels], len(w.shape)
     g = _reduced(w, "ReduceL2", *pixels)
@@ -291,7 +291,7 @@ def global_response(w: Walk) -> None:
 
 
 def shuffled(w: Walk) -> None:
-    """Pixels of channels, or channels of pixels."""
+    """Make pixels of channels, or channels of pixels."""
     n, c, h, wide = w.shape
     if c % 4 == 0 and w.chance(0.5):
         w.reshape(n, c // 4, 2, 2, h, wide)
@@ -304,7 +304,7 @@ def shuffled(w: Walk) -> None:
 
 
 def merged(w: Walk) -> None:
-    """Swin's patches of four become one, of twice the channels."""
+    """Merge patches of four into one, of twice the channels (Swin)."""
     c, h, wide = w.shape[1:]
     if h % 2 or wide % 2 or w.opset < 10:
         return
@@ -317,7 +317,7 @@ def merged(w: Walk) -> None:
 
 
 def mixed(w: Walk) -> None:
-    """Rows mixed, then channels."""
+    """Mix rows."""
     shape = w.shape
     _to_rows(w)
     x, (_, rows, width) = w.current, w.shape
@@ -332,7 +332,7 @@ def mixed(w: Walk) -> None:
 
 
 def coordinates(w: Walk) -> None:
-    """Gates of rows and of columns, made together."""
+    """Multiply by gates of rows and of columns, made together."""
     x, (_, c, h, wide) = w.current, w.shape
     rows = _reduced(w, "ReduceMean", 3)
     w.current = x
@@ -354,7 +354,7 @@ def coordinates(w: Walk) -> None:
 
 
 def context(w: Walk) -> None:
-    """What all pixels tell each channel, weighed by a softmax over them."""
+    """Add to each channel, or multiply it by, what all pixels tell it, weighed by a softmax over them."""
     x, (n, c, h, wide) = w.current, w.shape
     w.node("Conv", [x, w.weight(1, c, 1, 1)])
     w.reshape(n, 1, h * wide)
@@ -374,7 +374,7 @@ def shifted(w: Walk) -> None:
 
 
 def modulated(w: Walk) -> None:
-    """Focal modulation: queries times a sum of contexts, each with its gate, of one projection."""
+    """Add queries times a sum of contexts, each with its gate, of one projection (focal modulation)."""
     x, (_, c, _, _) = w.current, w.shape
     w.node("Conv", [x, w.weight(2 * c + 2, c, 1, 1)])
     whole = w.current

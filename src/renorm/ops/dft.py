@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,80 +35,78 @@ class Dft(Composite):
         axis = normalize_axis(int(told[0]) if told else given, x.rank)
         if axis == x.rank - 1:
             raise OperandError(f"DFT({x.type}): axis {axis} is that of real and imaginary parts")
-        n, parts = x.shape[axis], x.shape[-1]
-        if parts not in (1, 2) or (not isinstance(n, int) and self.inverse and self.onesided):
+        n, parts, to_real = x.shape[axis], x.shape[-1], self.inverse and self.onesided
+        if parts not in (1, 2) or (not isinstance(n, int) and to_real):
             raise OperandError(f"DFT({x.type}): axis {axis} and the last, 1 or 2, must be known", do="give shapes=")
-        if not isinstance(n, int):
-            if not length:
-                return self._open(x, axis)
-            n, pads = int(length[0]), np.zeros(2 * x.rank, np.int64)
-            pads[x.rank + axis] = n
-            x = apply("slice", apply("pad", x, pads), np.array([0]), np.array([n]), np.array([axis]))
-        is_half = self.inverse and self.onesided
-        wanted = int(length[0]) if length else 2 * (n - 1) if is_half else n
-        if not fourier.is_whole(wanted):
-            return self._in_parts(x, axis, wanted)
-        made = fourier.real_parts_of(n, wanted) if is_half else fourier.parts_of(n, wanted, self.onesided, self.inverse)
+        if not isinstance(n, int) and not length:
+            return _on_parts(x, axis, self._open)
+        wanted = int(length[0]) if length else 2 * (n - 1) if to_real else n
+        held = wanted // 2 + 1 if to_real else wanted
+        if fourier.is_whole(wanted):
+            x = x if isinstance(n, int) else _of_length(x, axis, held)
+            return self._whole(x, axis, wanted)
+        return _on_parts(_of_length(x, axis, held), axis, lambda signal: self._in_parts(signal, wanted))
+
+    def _whole(self, x: Any, axis: int, length: int) -> Any:
+        """Return the transform by one matrix, of real and imaginary parts as they lie."""
+        n, parts = x.shape[axis], int(x.shape[-1])
+        to_real = self.inverse and self.onesided
+        made = fourier.real_parts_of(n, length) if to_real else fourier.parts_of(n, length, self.onesided, self.inverse)
         matrix = made[:, :parts]
         order = [*(a for a in range(x.rank - 1) if a != axis), axis, x.rank - 1]
-        back = [int(a) for a in np.argsort(order)]
-        turned = apply("transpose", x, perm=order)
-        flat = apply("reshape", turned, np.array([0] * (x.rank - 2) + [n * int(parts)]))
-        y = apply("matmul", flat, matrix.reshape(n * int(parts), -1).astype(numpy_dtype(x.dtype)))
+        flat = apply("reshape", apply("transpose", x, perm=order), np.array([0] * (x.rank - 2) + [n * parts]))
+        y = apply("matmul", flat, matrix.reshape(n * parts, -1).astype(numpy_dtype(x.dtype)))
         y = apply("reshape", y, np.array([0] * (x.rank - 2) + list(matrix.shape[2:])))
-        return apply("transpose", y, perm=back)
+        return apply("transpose", y, perm=np.argsort(order).tolist())
 
-    def _in_parts(self, x: Any, axis: int, length: int) -> Any:
-        """Return the transform of a signal of known length."""
-        own, last = int(x.shape[axis]), x.rank - 2
-        held = length // 2 + 1 if self.inverse and self.onesided else length
-        if held > own:
-            pads = np.zeros(2 * x.rank, np.int64)
-            pads[x.rank + axis] = held - own
-            x = apply("pad", x, pads)
-        elif held < own:
-            x = apply("slice", x, np.array([0]), np.array([held]), np.array([axis]))
-        order = [*(a for a in range(last + 1) if a != axis), axis]
-        parts = [apply("transpose", apply("squeeze", p, axes=(-1,)), perm=order) for p in _parts(x)]
+    def _in_parts(self, signal: list[Any], length: int) -> list[Any]:
+        """Return the transform of a signal of known length, part by part."""
         if self.inverse and self.onesided:
-            made = [fourier.signal_of_half(parts, length, 1.0)]
-        else:
-            made = fourier.transformed(parts, length, self.inverse)
-        if self.inverse and not self.onesided:
-            made = [apply("mul", y, np.asarray(1 / length, numpy_dtype(x.dtype))) for y in made]
-        if self.onesided and not self.inverse:
-            made = [apply("slice", y, np.array([0]), np.array([length // 2 + 1]), np.array([last])) for y in made]
-        back = [int(a) for a in np.argsort(order)]
-        both = [apply("unsqueeze", apply("transpose", y, perm=back), axes=(-1,)) for y in made]
-        return apply("concat", *both, axis=-1)
+            return [fourier.signal_of_half(signal, length, 1.0)]
+        made = fourier.transformed(signal, length, self.inverse)
+        if self.inverse:
+            return [apply("mul", y, np.asarray(1 / length, numpy_dtype(y.dtype))) for y in made]
+        return (
+            [apply("slice", y, np.array([0]), np.array([length // 2 + 1]), np.array([-1])) for y in made]
+            if self.onesided
+            else made
+        )
 
-    def _open(self, x: Any, axis: int) -> Any:
+    def _open(self, signal: list[Any]) -> list[Any]:
         """Return the transform of a signal of open length n: the matrix is computed in each call, of t k mod n, which
         is exact."""
-        n = apply("slice", apply("shape", x), np.array([axis]), np.array([axis + 1]))
+        first, *imaginary = signal
+        n = apply("slice", apply("shape", first), np.array([-1]), np.array([first.rank]))
         count = apply("add", apply("div", n, np.array([2])), np.array([1])) if self.onesided else n
         ends = (apply("reshape", size, np.array([], np.int64)) for size in (n, count))
         t, k = (apply("range", np.array(0), end, np.array(1)) for end in ends)
         turns = apply("mod", apply("mul", apply("unsqueeze", t, axes=(1,)), k), n)
         one_turn = np.array(2 * np.pi * (-1 if self.inverse else 1))
         angle = apply("mul", apply("cast", turns, to="float64"), apply("div", one_turn, apply("cast", n, to="float64")))
-        cos, sin = (apply("cast", apply(name, angle), to=x.dtype) for name in ("cos", "sin"))
-        order = [*(a for a in range(x.rank - 1) if a != axis), axis]
-        parts = [apply("transpose", apply("squeeze", p, axes=(-1,)), perm=order) for p in _parts(x)]
-        real, imaginary = apply("matmul", parts[0], cos), apply("neg", apply("matmul", parts[0], sin))
-        if len(parts) == 2:
-            real = apply("add", real, apply("matmul", parts[1], sin))
-            imaginary = apply("add", imaginary, apply("matmul", parts[1], cos))
-        back = [int(a) for a in np.argsort(order)]
-        both = [apply("unsqueeze", apply("transpose", p, perm=back), axes=(-1,)) for p in (real, imaginary)]
-        y = apply("concat", *both, axis=-1)
-        return apply("div", y, apply("cast", n, to=x.dtype)) if self.inverse else y
+        cos, sin = (apply("cast", apply(name, angle), to=first.dtype) for name in ("cos", "sin"))
+        made = [apply("matmul", first, cos), apply("neg", apply("matmul", first, sin))]
+        for x in imaginary:
+            made = [apply("add", y, apply("matmul", x, m)) for y, m in zip(made, (sin, cos))]
+        return [apply("div", y, apply("cast", n, to=y.dtype)) for y in made] if self.inverse else made
 
 
-def _parts(x: Any) -> list[Any]:
-    """Return the real part of a signal, and the imaginary one where it has one."""
+def _of_length(x: Any, axis: int, n: int) -> Any:
+    """Return a signal that is cut to n elements along an axis, or continued by zeros."""
+    own, pads = x.shape[axis], np.zeros(2 * x.rank, np.int64)
+    if not isinstance(own, int) or own < n:
+        pads[x.rank + axis] = n - own if isinstance(own, int) else n
+        x = apply("pad", x, pads)
+    return x if own == n else apply("slice", x, np.array([0]), np.array([n]), np.array([axis]))
+
+
+def _on_parts(x: Any, axis: int, f: Callable[[list[Any]], list[Any]]) -> Any:
+    """Return what f makes of the real part of x, and the imaginary one if any, along an axis that lies last in them."""
+    order = [*(a for a in range(x.rank - 1) if a != axis), axis]
     ends = range(int(x.shape[-1]))
-    return [apply("slice", x, np.array([p]), np.array([p + 1]), np.array([-1])) for p in ends]
+    parts = (apply("slice", x, np.array([p]), np.array([p + 1]), np.array([-1])) for p in ends)
+    made = f([apply("transpose", apply("squeeze", p, axes=(-1,)), perm=order) for p in parts])
+    both = [apply("unsqueeze", apply("transpose", y, perm=np.argsort(order).tolist()), axes=(-1,)) for y in made]
+    return apply("concat", *both, axis=-1)
 
 
 class Stft(Composite):

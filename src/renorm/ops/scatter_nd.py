@@ -120,8 +120,8 @@ def _depth(x: Any, indices: Any, updates: Any) -> int:
 
 @dataclass(frozen=True)
 class _Rounds:
-    """How slices and places are shared out to rounds, each of which looks at all indices for those in its part: so many
-    rounds that looking takes about as long as copying, at most.
+    """Share out slices and places to rounds, each of which looks at all indices for those in its part: to so many that
+    looking takes about as long as copying, at most.
 
     parts: of the axis `axis` of slices, into which they are cut, None where they have none; part: its elements in each.
     places: of slices in each.

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from renorm import ops
-from renorm.core.dims import Dim, is_static
 from renorm.graph.ir import Value
 from renorm.graph.rewrite import Match, Plan, Rewrite
 
@@ -25,7 +24,8 @@ class ReplaceRun(Rewrite):
 
     def plan(self, m: Match) -> Plan | None:
         indices, extent = m.i.data, m.x.shape[0]
-        if m.root.op.values["reduction"] != "none" or m.i.rank != 2 or m.i.shape[1] != 1 or not is_static([extent]):
+        of_rows = m.root.op.values["reduction"] == "none" and m.i.rank == 2 and m.i.shape[1] == 1
+        if not of_rows or not isinstance(extent, int):
             return None
         at = indices[:, 0]
         at = np.where(at < 0, at + extent, at)
@@ -43,15 +43,10 @@ def _replaced(m: Match, start: int, end: int) -> Value:
 
 def _between(x: Value, u: Value, axis: int, start: int, end: int) -> Value:
     """Return `u` with what `x` has before `start` and from `end` on."""
-    extent: Dim = x.shape[axis]
-    kept = [(0, start), (end, extent)]
-    before, after = ([_cut(x, axis, a, b)] if a != b else [] for a, b in kept)
+    before, after = ([] if a == b else [ops.slice(x, *(np.array([k]) for k in (a, b, axis)))]
+                     for a, b in ((0, start), (end, x.shape[axis])))  # fmt: skip
     parts = [*before, u, *after]
     return ops.concat(parts, axis=axis) if len(parts) > 1 else u
-
-
-def _cut(x: Value, axis: int, start: Dim, end: Dim) -> Value:
-    return ops.slice(x, *(np.array([k]) for k in (start, end, axis)))
 
 
 RULES: tuple[Rewrite, ...] = (ReplaceRun(),)

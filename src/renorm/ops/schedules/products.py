@@ -16,7 +16,7 @@ from renorm.ops.schedules.tiles import Tile, choose_tile
 from renorm.te.tensor import source_of
 from renorm.topi import layout
 
-FEW_ROWS = 64  # of a matrix, the last tile of which is a part of it to speak of
+_FEW_ROWS = 64  # of a matrix, the last tile of which is a part of it to speak of: measured on Zen 4, AVX-512
 ROUNDS = 16  # of a sum without blocks that are a loop of their own
 SCHEDULES = ("convolution", "transposed_convolution", "gemm")  # that know instructions on bfloat16, as ops name them
 MAIN_TAGS = frozenset({"conv", "conv_transpose", "matmul"})
@@ -84,7 +84,7 @@ def chooses_weights(main: te.Tensor) -> bool:
 def shares_columns(main: te.Tensor) -> bool:
     """Return whether few rows of each of several matrices are multiplied by the same columns."""
     *lead, row, column = [a.var for a in main.op.axis]
-    if not lead or main.shape[-2] > FEW_ROWS or prod(main.shape[:-2]) == 1:
+    if not lead or main.shape[-2] > _FEW_ROWS or prod(main.shape[:-2]) == 1:
         return False
     columns = [x for x in structure.stored_reads(main) if any(structure.depends_on(i, column) for i in x.indices)]
     return not any(structure.depends_on(i, a) for x in columns for i in x.indices for a in (*lead, row))
