@@ -91,6 +91,48 @@ def test_what_is_not_read_stays_pytorchs(caplog: pytest.LogCaptureFixture) -> No
     assert "in 2 parts" in told(caplog)
 
 
+class Constants(nn.Module):
+    """Makes constants in forward, as models of text make what stands for hidden scores."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        low = torch.tensor(0.1)
+        y = torch.where(x > low, x, torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]))
+        return torch.relu(torch.special.i0(y - low) * low).maximum(low)  # of which PyTorch keeps i0
+
+
+class Branches(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.cond(x.sum() > 0, lambda v: v * 2, lambda v: v - torch.tensor(3.0), (x,))
+        return torch.softmax(y, -1)
+
+
+@pytest.mark.parametrize(("module", "parts"), [(Constants(), 2), (Branches(), 1)], ids=["constants", "branches"])
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_constants_and_bodies_are_read(
+    module: nn.Module, parts: int, with_gradients: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiled = torch.compile(module, backend="renorm")
+    with caplog.at_level(logging.INFO, "renorm.torch"):
+        for x in (torch.rand(4, 6), -torch.rand(4, 6)):
+            if with_gradients:
+                torch.testing.assert_close(compiled(x.requires_grad_()), module(x))
+            else:
+                agree(module, compiled, x)
+    assert with_gradients or f"in {parts} parts" in told(caplog)
+    assert told(caplog).count("stays PyTorch's") == (parts == 2 and not with_gradients)
+
+
+def test_what_reads_something_that_is_not_read_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    def odd(x: torch.Tensor) -> torch.Tensor:
+        return x.to(torch.float8_e4m3fn).view(torch.uint8).float() + 1
+
+    with caplog.at_level(logging.INFO, "renorm.torch"), torch.no_grad():
+        x = torch.randn(4, 6)
+        torch.testing.assert_close(torch.compile(odd, backend="renorm")(x), odd(x))
+    assert "it reads _to_copy, which renorm does not" in told(caplog)
+    assert "in 1 parts" in told(caplog)  # of what PyTorch gives
+
+
 def test_parameters_that_are_written_to_are_seen(caplog: pytest.LogCaptureFixture) -> None:
     module = net()
     compiled, x = torch.compile(module, backend="renorm"), torch.randn(2, 3, 5, 6)

@@ -115,6 +115,15 @@ def _options(options: Mapping[str, Any], gpu: Gpu | None) -> dict[str, Any] | No
     return found if machine.is_gpu == (gpu is not None) and (gpu is None or machine.arch == gpu.arch) else None
 
 
+def _attributes(calls: fx.GraphModule) -> list[fx.Node]:
+    """Return the nodes of constants and bodies of a graph, one for each call that reads one: a part holds both."""
+    for node in [n for n in calls.graph.nodes if n.op == "get_attr"]:
+        for user in [*node.users][1:]:
+            with calls.graph.inserting_before(user):
+                user.replace_input_with(node, calls.graph.node_copy(node))
+    return [n for n in calls.graph.nodes if n.op == "get_attr"]
+
+
 def _ranges(calls: fx.GraphModule) -> Mapping[Any, Any]:
     """Return between which numbers the extents of a graph's symbols lie."""
     for node in calls.graph.nodes:
@@ -150,6 +159,8 @@ def cut(
             reader.input(node)
         else:
             reader.made[node] = None
+    for node in _attributes(calls):
+        reader.attribute(node, getattr(calls, str(node.target)))
     reader.probe(wanted)
     for node, why in reader.refused.items():
         LOG.log(logging.INFO if wanted(node) else logging.DEBUG, "%s stays PyTorch's: %s", stated(node), why)
@@ -167,7 +178,8 @@ def cut(
     else:
         found = regions(calls, lambda n: supported.is_node_supported({}, n), is_single, lambda n: FOR_NORMS in n.meta)
         members = [r for r in found if is_worth(r)]
-    made = fuse_by_partitions(calls, [dict.fromkeys(nodes) for nodes in members])
+    attributes = ([a for n in nodes for a in n.all_input_nodes if a.op == "get_attr"] for nodes in members)
+    made = fuse_by_partitions(calls, [dict.fromkeys([*own, *nodes]) for own, nodes in zip(attributes, members)])
     (end,) = (n for n in made.graph.nodes if n.op == "output")
     for node in [*made.graph.nodes]:
         if overload(node) == "copy_.default":
@@ -297,6 +309,8 @@ class Part(torch.nn.Module):
                 reader.input(node)
             else:
                 reader.made[node] = reader.extents.of(held) if isinstance(held, (int, torch.SymInt)) else held
+        for node in (n for n in calls.nodes if n.op == "get_attr"):
+            reader.attribute(node, getattr(self._calls, str(node.target)))
         decided = {s for v in reader.graph.inputs for d in v.shape if isinstance(d, Sym) for s in symbols_of(d)}
         told = [d for n in nodes if isinstance(d := reader.made.get(n), Sym) and not symbols_of(d) <= decided]
         outputs, is_one = _results(calls)

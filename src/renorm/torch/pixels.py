@@ -28,10 +28,10 @@ _VIEWS = ("view", "_unsafe_view", "reshape")
 def of_pixels(calls: fx.Graph) -> fx.Graph | None:
     """Return a part's calls on rows of pixels: nodes of the same names, of rank 2 where they were images. None where
     most of what the part reads is not channels_last, extents are open or zero, elements are complex, whose parts would
-    be one more axis, or a call looks at more than a pixel."""
+    be one more axis, it has constants or bodies, or a call looks at more than a pixel."""
     given = [x for n in calls.nodes if n.op == "placeholder" and isinstance(x := n.meta.get("val"), Tensor)]
     rows = _Rows(max(given, key=lambda x: (x.dim(), x.numel()), default=Tensor()))
-    if rows.rank not in (4, 5) or any(is_complex(n.meta.get("val")) for n in calls.nodes):
+    if rows.rank not in (4, 5) or any(n.op == "get_attr" or is_complex(n.meta.get("val")) for n in calls.nodes):
         return None
     if not all(isinstance(n, int) and n > 0 for x in given for n in x.shape):
         return None

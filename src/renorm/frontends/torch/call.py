@@ -37,11 +37,12 @@ def dtype_name(dtype: torch.dtype) -> str:
 @dataclass(frozen=True)
 class Call(Building):
     """results: what PyTorch says of the results: fake tensors, None for one that is none. read: which of several are
-    read."""
+    read. given: what it says of the tensors that the call reads."""
 
     extents: Extents
     results: Sequence[Any]
     read: frozenset[int] = frozenset()
+    given: Sequence[Any] = ()
 
     def type(self, index: int = 0) -> tuple[str, Shape]:
         """Return dtype and shape of a result."""

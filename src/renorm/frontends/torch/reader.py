@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from renorm import ops
 from renorm.core import dtypes
@@ -83,13 +84,16 @@ class Reader:
         for node in self._nodes:
             self._decomposes = wanted(node)
             self._call(node)
-            if node in self.refused:
-                held = node.meta.get("val")
-                if isinstance(held, torch.Tensor):
-                    self.input(node)
-                elif isinstance(held, (list, tuple)):
-                    with suppress(RenormError):  # of a dtype that nothing reads
-                        self.made[node] = [self._stand_in(f"{node.name}_{i}", x) for i, x in enumerate(held)]
+            held = node.meta.get("val")
+            if node in self.made or not isinstance(held, (torch.Tensor, list, tuple)):
+                continue
+            lacking = [n.name for n in node.all_input_nodes if n not in self.made]
+            self.refused.setdefault(node, f"it reads {', '.join(lacking)}, which renorm does not")
+            if isinstance(held, torch.Tensor):
+                self.input(node)
+            else:
+                with suppress(RenormError):  # of a dtype that nothing reads
+                    self.made[node] = [self._stand_in(f"{node.name}_{i}", x) for i, x in enumerate(held)]
 
     def _stand_in(self, name: str, held: Any) -> Any:
         if not isinstance(held, torch.Tensor):
@@ -224,7 +228,8 @@ class Reader:
             what = f"{name} of complex numbers" if is_of_pairs else name
             raise UnsupportedOp(f"renorm does not read {what}", do="leave it to PyTorch, or write it otherwise")
         parts: list[Any] = [u.args[1] for u in node.users if overload(u) == "getitem" and u.users]
-        call = Call(self.graph, self.extents, [pairs.half(r) for r in results], frozenset(parts))
+        read = [n.meta.get("val") for n in node.all_input_nodes]
+        call = Call(self.graph, self.extents, [pairs.half(r) for r in results], frozenset(parts), read)
         return table[name](call, *given, **named)
 
     def _by_parts(self, node: torch.fx.Node, refused: Exception) -> Any:
@@ -263,7 +268,8 @@ class Reader:
         if isinstance(held, torch.fx.GraphModule):
             self.made[node] = bodies.Body(held, self._body)
         elif isinstance(held, torch.Tensor):
-            self.constant(node, node.name, held)
+            with unset_fake_temporarily():  # where PyTorch traces: it has elements
+                self.constant(node, node.name, held)
 
     def _body(self, body: torch.fx.GraphModule, operands: Sequence[Any]) -> list[Any]:
         found, inner = self._inside(body, iter(operands), self._decomposes)

@@ -19,6 +19,7 @@ from renorm.frontends.torch.overloads import (
     reducing,
     resizing,
     storing,
+    strided,
     windows,
 )
 from renorm.frontends.torch.overloads.table import PAIRS, TABLE
@@ -44,5 +45,6 @@ __all__ = [
     "reducing",
     "resizing",
     "storing",
+    "strided",
     "windows",
 ]

@@ -26,17 +26,24 @@ _MOVED = (  # all of it linear in its one operand of numbers
     *("narrow", "select.int", "flip", "roll", "unfold", "index.Tensor", "index_select", "gather", "diagonal", "tril"),
     *("triu", "neg", "negative", "sum", "sum.dim_IntList", "mean", "mean.dim", "cumsum", "atleast_1d", "atleast_2d"),
     *("atleast_3d", "tensor_split.sections", "take", "diag", "masked_select", "unsafe_chunk", "unsafe_split.Tensor"),
-    *("reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d"),
+    *(
+        "reflection_pad1d",
+        "reflection_pad2d",
+        "replication_pad1d",
+        "replication_pad2d",
+        "as_strided",
+        "as_strided_copy",
+    ),
 )
 _MADE = (
     *("zeros", "zeros_like", "zero", "new_zeros", "ones", "ones_like", "new_ones", "empty.memory_format"),
-    *("empty_like", "new_empty"),
+    *("empty_like", "new_empty", "new_empty_strided"),
 )
 _FILLED = "full", "full_like", "new_full", "fill.Scalar", "fill.Tensor", "scalar_tensor"  # by their last operand
 _MIXED = {  # at these places are numbers of the result, of which some may be real
     **dict.fromkeys(("cat", "concat", "concatenate", "stack"), (0,)),
     **dict.fromkeys(("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar"), (0, 1)),
-    **dict.fromkeys(("copy", "slice_scatter", "select_scatter"), (0, 1)),
+    **dict.fromkeys(("copy", "slice_scatter", "select_scatter", "diagonal_scatter"), (0, 1)),
     **dict.fromkeys(("where.self", "where.ScalarSelf", "where.ScalarOther"), (1, 2)),
     **dict.fromkeys(("index_put", "_unsafe_index_put", "masked_fill.Scalar", "masked_fill.Tensor"), (0, 2)),
     **dict.fromkeys(("masked_scatter", "constant_pad_nd"), (0, 2)),

@@ -316,6 +316,23 @@ def _select_scatter(c: Call, x: Value, part: Value, dim: int, index: Dim) -> Any
     return _replaced(c, x, c.reshaped(c.cast(part, x.dtype), shape), axis, at, at + 1)
 
 
+@reads("diagonal_scatter")
+def _diagonal_scatter(c: Call, x: Value, part: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """x with a part in the place of x.diagonal(offset, dim1, dim2)."""
+    a, b = axes_of(x, (dim1, dim2))
+    last = _movedim(c, x, (a, b), (-2, -1))
+    rows, n = last.shape[-2], part.shape[-1]
+    if n == 0:
+        return x
+    above = ops.sub(c.positions(rows), c.number(max(-offset, 0), "int64"))  # its place in the part, where it has one
+    place = ops.clip(above, c.number(0, "int64"), c.number(n - 1, "int64"))
+    given = ops.gather(c.cast(part, x.dtype), place, axis=part.rank - 1)
+    column = ops.add(c.reshaped(c.positions(rows), (rows, 1)), c.number(offset, "int64"))
+    is_on = ops.equal(column, c.positions(last.shape[-1]))
+    made = ops.where(is_on, c.reshaped(given, (*given.shape, 1)), last)
+    return _movedim(c, made, (-2, -1), (a, b))
+
+
 def _replaced(c: Call, x: Value, part: Value, axis: int, start: Dim, end: Dim) -> Value:
     extent = x.shape[axis]
     parts = [] if start == 0 else [c.sliced(x, axis, 0, start)]
