@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import logging
+import weakref
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from torch import nn
 
 import renorm
 import renorm.torch
-from renorm.torch import compilations, recomputation, training_graphs
+from renorm.torch import compilations, constants, recomputation, training_graphs
 
 # what PyTorch itself warns of while it captures is not ours
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -154,6 +156,78 @@ def test_what_is_written_through_data_is_seen() -> None:
         agree(module, compiled, xs)
         for p in module.parameters():
             p.data.mul_(0.5).add_(0.01)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(6), nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.relu(self.linear(self.norm(x)))
+
+
+def blocks(count: int) -> tuple[nn.Sequential, nn.Sequential]:
+    """Return blocks, which Dynamo captures once for all of them, and the same compiled one by one."""
+    module = nn.Sequential(*(Block() for _ in range(count))).eval()
+    plain = copy.deepcopy(module)
+    for block in module:
+        block.compile(backend="renorm")
+    return plain, module
+
+
+def test_blocks_have_constants_of_their_own(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[Any]()
+    monkeypatch.setattr(compilations, "compile", lambda g, **o: made.append(g) or renorm.compile(g, **o))
+    plain, compiled = blocks(3)
+    with caplog.at_level(logging.INFO, "renorm.torch"):
+        for _ in range(3):
+            agree(plain, compiled, torch.randn(2, 6))
+        assert len(made) == 3
+        assert "written" not in told(caplog)
+        for changes in range(2):  # of one block: it alone is compiled anew, then those after it, with an input
+            with torch.no_grad():
+                for block in (plain[1], compiled[1]):
+                    next(block.parameters()).mul_(1.5)
+            agree(plain, compiled, torch.randn(2, 6))
+            assert len(made) == (4, 6)[changes]
+    assert "1 of them as inputs" in told(caplog)
+
+
+def test_parameters_in_other_places_are_seen() -> None:
+    plain, compiled = blocks(2)
+    for _ in range(3):
+        agree(plain, compiled, torch.randn(2, 6))
+        for own, other in zip(plain.parameters(), compiled.parameters(), strict=True):
+            own.data = own.data + 0.5
+            other.data = own.data.clone()
+
+
+def test_constants_of_many_modules_are_inputs(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "SETS", 2)
+    plain, compiled = blocks(4)
+    with caplog.at_level(logging.INFO, "renorm.torch"):
+        for _ in range(2):
+            agree(plain, compiled, torch.randn(2, 6))
+    assert told(caplog).count("many modules call one part: their 4 parameters are inputs") == 1
+
+
+def test_constants_of_modules_that_are_gone_are_let_go_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Models that are built, evaluated and dropped; of one call each, in the end."""
+    seen = list[Any]()
+    with caplog.at_level(logging.INFO, "renorm.torch"):
+        for calls in (2, 2, 2, 2, 1, 1, 1, 1):
+            plain, compiled = blocks(1)
+            for _ in range(calls):
+                agree(plain, compiled, torch.randn(2, 6))
+            seen.append(weakref.ref(compiled[0].get_parameter("linear.weight").untyped_storage()))
+            del plain, compiled
+            gc.collect()
+            assert "are inputs" not in told(caplog) or len(seen) > 6
+    assert sum(x() is not None for x in seen) <= 1
+    assert told(caplog).count("are inputs") == 1
 
 
 def test_norms_that_are_frozen(caplog: pytest.LogCaptureFixture) -> None:

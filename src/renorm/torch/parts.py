@@ -1,8 +1,8 @@
 """Parts of a graph of ATen calls: cut out, and what runs them.
 
 A part with constants is compiled when it first runs: parameters and buffers of an inference graph, seen where they lie,
-which renorm folds and packs; where one was written to since, the part is compiled again, and where that happens
-again, it becomes an input.
+which renorm folds and packs, for each module that calls it; where one was written to since, the part is compiled again,
+and where that happens again, it becomes an input.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
-from ctypes import c_uint8, c_uint16, c_uint32, c_uint64
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -35,6 +34,7 @@ from renorm.torch import caching_allocator
 from renorm.torch.arrays import CHANNELS_LAST, Order, dense_strides, tensor_of
 from renorm.torch.calls import RECOMPUTED, axes_in_memory, is_view, results_of
 from renorm.torch.compilations import AnyModule, Compilation, compilation
+from renorm.torch.constants import LOG, ConstantSet, ConstantSets
 from renorm.torch.gpus import gpu_of, is_on_host
 from renorm.torch.kernels import run_at, run_on, team
 from renorm.torch.pixels import of_pixels
@@ -42,11 +42,7 @@ from renorm.torch.regions import regions
 from renorm.torch.slices_of_images import FOR_NORMS
 from renorm.training.kernels import Gpu
 
-LOG = logging.getLogger("renorm.torch")
-CHANGES = 1  # of a constant, until it becomes an input
 LONG = 32  # elements: of fewer, products are a faster Fourier transform than PyTorch's
-_BITS = {1: c_uint8, 2: c_uint16, 4: c_uint32, 8: c_uint64}  # by bytes of an element
-_Version = tuple[int, int, Any]
 Layout = Callable[[Sequence[int]], Sequence[int]]  # strides of a shape
 
 
@@ -164,7 +160,7 @@ def cut(
     reader.probe(wanted)
     for node, why in reader.refused.items():
         LOG.log(logging.INFO if wanted(node) else logging.DEBUG, "%s stays PyTorch's: %s", stated(node), why)
-    constants = {n.name: x for n, x in zip(inputs, kept) if x is not None}
+    constants = {n.name for n, x in zip(inputs, kept) if x is not None}
     gpu = _gpu(calls)
     if (found := _options(options, gpu)) is None:
         place = f"a GPU of {gpu.arch}" if gpu else "the CPU, or where renorm runs nothing"
@@ -191,20 +187,21 @@ def cut(
         names = [a.name if isinstance(a, fx.Node) else "" for a in part.args]
         own = getattr(made, str(part.target))
         runs_alone = len(parts) == 1 and all(map(is_view, calls_of(made)))
-        setattr(made, str(part.target), Part(own, [constants.get(n) for n in names], extents, options, gpu, runs_alone))
+        which = [i for i, name in enumerate(names) if name in constants]
+        setattr(made, str(part.target), Part(own, which, extents, options, gpu, runs_alone))
     made.recompile()
     return made, [getattr(made, str(part.target)) for part in parts]
 
 
 class Part(torch.nn.Module):
-    """Calls that renorm compiles. kept: inputs that are constants, as long as nobody writes to them. gpu: that runs it.
-    runs_alone: no call of PyTorch's stands beside it. fewer_bytes: how many its kernels move less than PyTorch's calls
-    would, one by one; of fixed extents."""
+    """Calls that renorm compiles. which: of its inputs that are constants, as long as nobody writes to them. gpu: that
+    runs it. runs_alone: no call of PyTorch's stands beside it. fewer_bytes: how many its kernels move less than
+    PyTorch's calls would, one by one; of fixed extents."""
 
     def __init__(
         self,
         calls: fx.GraphModule,
-        kept: Sequence[Tensor | None],
+        which: Sequence[int],
         extents: Extents,
         options: Mapping[str, Any],
         gpu: Gpu | None,
@@ -213,16 +210,14 @@ class Part(torch.nn.Module):
         super().__init__()
         self._calls, self._extents, self._options, self._runs_alone = calls, extents, options, runs_alone
         self._gpu = gpu
-        self._kept: list[Tensor | None] = [*kept]
-        self._has_kept = any(x is not None for x in kept)
-        self._changes = [0] * len(kept)
-        self._run: Callable[..., Any] | None = None
-        self._seen: list[_Version | None] = []
-        self._probes: list[tuple[int, Any] | None] = [None] * len(kept)
+        self._constants = ConstantSets(which)
         self.fewer_bytes = 0
         self._read: _Read | None = None
-        if not self._has_kept:  # nothing has to be seen of the arguments
-            self._try(self._ask)
+        if not which:  # nothing has to be seen of the arguments
+            try:
+                self._read = self._reading({})
+            except RenormError as error:
+                self._leave(error)
 
     @property
     def calls(self) -> list[fx.Node]:
@@ -230,59 +225,35 @@ class Part(torch.nn.Module):
 
     def wait(self) -> None:
         """Wait until it is compiled, where no argument has to be seen for that."""
-        if self._run is None and not self._has_kept:
-            self._compile([None] * len(self._kept))
+        if not self._constants.which and not len(self._constants):
+            self._compiled([])
 
     def forward(self, *given: Any) -> Any:
-        if self._run is None or (self._has_kept and self._versions(given) != self._seen):
-            self._compile(given)
-        assert self._run is not None
+        own = self._constants.find(given) or self._compiled(given)
+        own.calls += 1
         try:
-            return self._run(*given)
+            return own.run(*given)
         except InvalidInput as error:  # what extents are was not understood
-            return self._leave(error)(*given)
+            return self._leave(error).run(*given)
 
-    def _versions(self, given: Sequence[Any]) -> list[_Version | None]:
-        return [None if k is None else self._written(i, x) for i, (x, k) in enumerate(zip(given, self._kept))]
-
-    def _written(self, i: int, x: Tensor) -> _Version:
-        """Return what changes when somebody writes to a tensor: no count does for those of inference_mode, and for what
-        goes through x.data; the bits of an element in its middle may."""
-        place, probe = x.data_ptr(), self._probes[i]
-        if probe is None or probe[0] != place:
-            probe = self._probes[i] = place, _middle(x)
-        return place, 0 if x.is_inference() else x._version, probe[1] and probe[1].value
-
-    def _compile(self, given: Sequence[Any]) -> None:
-        for i, (was, now) in enumerate(zip(self._seen, self._versions(given))):
-            self._changes[i] += was != now
-            if self._changes[i] > CHANGES:
-                self._kept[i] = None
-        if self._seen:
-            often = sum(n > CHANGES for n in self._changes)
-            LOG.info("parameters were written to: compiled anew, with %d of them as inputs from now on", often)
-        self._kept = [None if k is None else x for k, x in zip(self._kept, given)]
-        self._try(self._make)
-        self._seen = self._versions(given)
-
-    def _try(self, step: Callable[[], None]) -> None:
-        """Do what may turn out to be impossible: then PyTorch's calls run."""
+    def _compiled(self, given: Sequence[Any]) -> ConstantSet:
+        """Return the set of constants among what is given, compiled."""
+        changes = self._constants.begin(given)
         try:
-            step()
-        except RenormError as error:
-            self._leave(error)
+            run = self._run({i: given[i] for i in self._constants.which})
+        except RenormError as error:  # it turns out to be impossible
+            return self._leave(error)
+        return self._constants.add(given, run, changes)
 
-    def _leave(self, why: RenormError) -> Callable[..., Any]:
-        """Have PyTorch's calls run from now on; return these."""
+    def _leave(self, why: RenormError) -> ConstantSet:
+        """Have PyTorch's calls run from now on; return what does."""
         LOG.warning("%d calls stay PyTorch's: %s", len(self.calls), why)
-        self._kept, self._run = [None] * len(self._kept), self._calls.forward
-        return self._run
+        self._constants = ConstantSets([])
+        return self._constants.add([], self._calls.forward, [])
 
-    def _ask(self) -> None:
-        self._read = self._reading()
-
-    def _make(self) -> None:
-        read, self._read = self._read or self._reading(), None
+    def _run(self, constants: Mapping[int, Tensor]) -> Callable[..., Any]:
+        """Compile the calls; return what runs them."""
+        read, self._read = self._read or self._reading(constants), None
         self._compilation = read.compilation  # which equal parts ask for
         module = read.compilation.module()
         moved = [k.work.bytes for k in module.report.kernels] if isinstance(module, Module) else [None]
@@ -291,19 +262,21 @@ class Part(torch.nn.Module):
             self.fewer_bytes = _bytes_of(self.calls) - sum(numbers)
         run = _by_shape(module, read, self._gpu, self._calls.forward) if self._gpu else None
         run = run or _in_place(module, read, self._gpu) or _in_arrays(module, read, self._gpu)
-        self._run = (lambda *given: run(given)[0]) if read.is_one else (lambda *given: tuple(run(given)))
+        return (lambda *given: run(given)[0]) if read.is_one else (lambda *given: tuple(run(given)))
 
-    def _reading(self) -> _Read:
-        calls = None if self._has_kept else of_pixels(self._calls.graph)
+    def _reading(self, constants: Mapping[int, Tensor]) -> _Read:
+        """Read the calls. constants: which of the inputs they are."""
+        calls = None if constants else of_pixels(self._calls.graph)
         is_of_pixels, calls = calls is not None, calls or self._calls.graph
         nodes = [n for n in calls.nodes if n.op == "placeholder"]
-        tensors = [x for n, k in zip(nodes, self._kept) if k is None and isinstance(x := n.meta.get("val"), Tensor)]
+        inputs = [n.meta.get("val") for i, n in enumerate(nodes) if i not in constants]
+        tensors = [x for x in inputs if isinstance(x, Tensor)]
         reader = Reader("part", calls, self._extents.of_inputs(x.shape for x in tensors))
         live = list[int]()
-        for i, (node, constant) in enumerate(zip(nodes, self._kept)):
+        for i, node in enumerate(nodes):
             held = node.meta.get("val")
-            if constant is not None:
-                reader.constant(node, node.name, constant)
+            if i in constants:
+                reader.constant(node, node.name, constants[i])
             elif isinstance(held, Tensor):
                 live.append(i)
                 reader.input(node)
@@ -319,7 +292,7 @@ class Part(torch.nn.Module):
         if told := told or sorted(reader.extents.unknown((v.shape for v in graph.values()), decided)):
             raise UnsupportedOp(f"they are told {', '.join(map(str, told))}, which no tensor that they read has")
         threads = None if self._gpu else torch.get_num_threads() if self._runs_alone else team()
-        made = compilation(graph, self._options, threads, self._has_kept)
+        made = compilation(graph, self._options, threads, bool(constants))
         return _Read(made, live, wanted, [*map(_layout, wanted)], is_one, is_of_pixels)
 
 
@@ -443,15 +416,6 @@ def _in_arrays(module: AnyModule, read: _Read, gpu: Gpu | None) -> Callable[[Seq
         return [*map(_laid_out, made, read.layouts)]
 
     return run
-
-
-def _middle(x: Tensor) -> Any:
-    """Return the bits of an element as an object of ctypes; None of no elements, and where the host does not see it."""
-    kind = _BITS.get(x.element_size())
-    if kind is None or x.numel() == 0 or not is_on_host(x):
-        return None
-    at = sum(n // 2 * step for n, step in zip(x.shape, x.stride()))
-    return kind.from_address(x.data_ptr() + at * x.element_size())
 
 
 def _laid_out(y: Tensor, layout: Layout) -> Tensor:
